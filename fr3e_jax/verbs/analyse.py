@@ -33,12 +33,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", metavar="NAME,...", default="", help="only these analyses; --list has the names")
     parser.add_argument("--list", action="store_true", help="list the analyses with source and needed data, then stop")
-    parser.add_argument(
-        "--behaviours",
-        type=on_this_machine,
-        metavar="FILE",
-        help="words of pivotal tokens and reflection, in place of ours",
-    )
     parser.add_argument("--seed", type=int, default=0, help="of draws, bootstraps and votes (default 0)")
     parser.add_argument("--json", action="store_true", help="print all findings as JSON in place of the table")
 
@@ -61,7 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
         baseline=baseline,
         seed=arguments.seed,
         only=[name.strip() for name in arguments.only.split(",") if name.strip()],
-        behaviours_file=Path(arguments.behaviours).expanduser() if arguments.behaviours else None,
     )
     if not findings:
         reasons = "; ".join(dict.fromkeys(f"{missing.name}: {missing.reason}" for missing in left_out))

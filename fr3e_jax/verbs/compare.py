@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import io
 import json
 import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from rich.table import Table
 
 from fr3e_jax.cli.arguments import on_this_machine
 from fr3e_jax.cli.parser import Verb
@@ -23,8 +20,8 @@ from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.studies.analysis.comparison import Comparison, compare
 from fr3e_jax.studies.analysis.comparison_content import CSV_COLUMNS, as_json, as_markdown, csv_rows
 from fr3e_jax.studies.analysis.comparison_tables import tables
-from fr3e_jax.studies.analysis.figure import TextTable
 from fr3e_jax.studies.analysis.run_groups import Collection, collect
+from fr3e_jax.studies.printing import print_tables
 from fr3e_jax.visible_text import visible
 
 STDOUT = "-"
@@ -129,31 +126,7 @@ def print_comparison(comparison: Comparison) -> None:
         for flag in comparison.flags:
             console.print(f"  ! {flag.kind}: {flag.text}", style="yellow", soft_wrap=True)
         console.print()
-    wide = console.options.update_width(10_000)
-    for table in tables(comparison):
-        shown = _terminal_table(table)
-        if len(table.cells) + 1 < len(table.columns) and console.measure(shown, options=wide).maximum > console.width:
-            shown = _terminal_table(_turned(table))
-        console.print(shown)
-        if table.note:
-            console.print(table.note, soft_wrap=not console.is_terminal)
-        console.print()
-
-
-def _terminal_table(table: TextTable) -> Table:
-    shown = Table(title=table.title, title_justify="left")
-    for index, heading in enumerate(table.columns):
-        left = index == 0 or table.name in ("settings", "runs") or heading in ("metric", "by seed", "seeds")
-        shown.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=index == 0)
-    for row in table.cells:
-        shown.add_row(*(str(cell) for cell in row))
-    return shown
-
-
-def _turned(table: TextTable) -> TextTable:
-    """The table with a line for each of its columns, which is narrower where the rows are few."""
-    head, *others = zip(table.columns, *table.cells, strict=True)
-    return dataclasses.replace(table, columns=[str(cell) for cell in head], cells=others)
+    print_tables(tables(comparison), console)
 
 
 def _csv(comparison: Comparison) -> str:

@@ -43,22 +43,18 @@ def percentiles(draws: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np
     return low, high
 
 
-def interval_of_mean(
-    values: Sequence[float], *, level: float = LEVEL, draws: int = DRAWS, seed: int = 0
-) -> tuple[float, float] | None:
+def interval_of_mean(values: Sequence[float], *, draws: int = DRAWS, seed: int = 0) -> tuple[float, float] | None:
     """Bootstrap interval of the mean; None for fewer than two values, of which nothing can be said.
 
     With few values the percentile interval is too narrow: with two or three it cannot pass the smallest and largest.
     """
     if len(values) < 2:
         return None
-    low, high = percentiles(means_of_resamples(np.asarray(values), draws=draws, seed=seed), level)
+    low, high = percentiles(means_of_resamples(np.asarray(values), draws=draws, seed=seed))
     return float(low), float(high)
 
 
-def interval_over_problems(
-    differences: Sequence[np.ndarray], *, level: float = LEVEL, draws: int = DRAWS, seed: int = 0
-) -> tuple[float, float] | None:
+def interval_over_problems(differences: Sequence[np.ndarray], *, seed: int = 0) -> tuple[float, float] | None:
     """Paired bootstrap over problems: the interval of the mean over sets of the mean difference of a set.
 
     ``differences``: for each evaluation set, the difference of two policies on each of its problems ``[P]``. Problems
@@ -66,6 +62,6 @@ def interval_over_problems(
     """
     if not any(len(of_set) > 1 for of_set in differences):
         return None
-    means = [means_of_resamples(of_set, draws=draws, seed=seed + i) for i, of_set in enumerate(differences)]
-    low, high = percentiles(np.mean(means, axis=0), level)
+    means = [means_of_resamples(of_set, seed=seed + i) for i, of_set in enumerate(differences)]
+    low, high = percentiles(np.mean(means, axis=0))
     return float(low), float(high)

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.studies.analysis import (
     diversity,
     entropy_profiles,
     fr3e_figures,
-    perplexity,
-    reflection,
     response_quality,
-    stages,
     success,
-    token_frequency,
 )
 from fr3e_jax.studies.analysis.figure import Figure, Finding
 from fr3e_jax.studies.analysis.material import Material, NothingToShow
@@ -31,22 +26,12 @@ ANALYSES = {
         success.pass_at_k,
         diversity.maj_at_k,
         diversity.answer_diversity,
-        diversity.effective_branching,
-        diversity.length_by_outcome,
-        stages.stages_of_entropy,
-        stages.stages_of_reward,
+        response_quality.length_by_outcome,
         entropy_profiles.entropy_by_sign,
-        token_frequency.token_clouds,
+        entropy_profiles.token_clouds,
         response_quality.low_quality_responses,
-        perplexity.perplexity_by_outcome,
+        response_quality.perplexity_by_outcome,
         entropy_profiles.entropy_by_relative_position,
-        entropy_profiles.entropy_by_position,
-        reflection.pivotal_tokens,
-        reflection.reflective_actions,
-        fr3e_figures.entropy_over_steps,
-        fr3e_figures.reward_over_steps,
-        fr3e_figures.length_over_steps,
-        fr3e_figures.all_right_all_wrong,
         fr3e_figures.reward_by_problem,
         fr3e_figures.advantages_over_steps,
     )
@@ -78,7 +63,6 @@ def analyse(
     baseline: StoredRun | None = None,
     seed: int = 0,
     only: Collection[str] = (),
-    behaviours_file: Path | None = None,
 ) -> tuple[list[Finding], list[LeftOut]]:
     """The findings of one run or of several, laid over each other, and the analyses that were left out.
 
@@ -86,7 +70,6 @@ def analyse(
       baseline: one more run, named as such.
       seed: of the draws of steps and prompts, of bootstraps and of votes.
       only: names of analyses; empty: all.
-      behaviours_file: words of pivotal tokens and reflection, in place of the package's.
 
     Raises:
       ConfigError: a file is damaged, or a name in ``only`` is unknown.
@@ -94,7 +77,7 @@ def analyse(
     if unknown := sorted(set(only) - set(ANALYSES)):
         raise ConfigError(f"found no analysis {', '.join(unknown)}; expected some of {', '.join(ANALYSES)}")
     named = dict(zip(labels(runs), runs, strict=True)) | ({f"{baseline.name} (baseline)": baseline} if baseline else {})
-    materials = {name: Material(run, seed, behaviours_file=behaviours_file) for name, run in named.items()}
+    materials = {name: Material(run, seed) for name, run in named.items()}
     results: list[Finding] = []
     left_out: list[LeftOut] = []
     for analysis in ANALYSES.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,19 +44,15 @@ def flags(groups: Sequence[RunGroup], *, swept: Sequence[str] | None, left_out: 
         if not run.curves.evaluations
     ]
     lines += _budget(runs, names)
-    every = sorted({name for run in runs for name in run.settings})
-    origin = names.differ_in(runs, "model", [name for name in every if name.startswith("model.") and name not in meant])
-    origin += _held_out(runs, names, every)
+    settings = sorted({name for run in runs for name in run.settings})
+    model = [name for name in settings if name.startswith("model.") and name not in meant]
+    origin = [*names.differ_in(runs, "model", model), *_held_out(runs, names, settings)]
     lines += origin
     if not any(name.startswith("data.") for name in meant):
         lines += _data(runs, names)
     if not origin:
         lines += _starts(runs, names)
-    lines += _code(runs, names)
-    lines += _machine(runs, names)
-    lines += _settings(groups, names, swept)
-    lines += _seeds(groups)
-    return lines
+    return [*lines, *_code(runs, names), *_machine(runs, names), *_settings(groups, names, swept), *_seeds(groups)]
 
 
 class _Names:
@@ -79,51 +75,39 @@ class _Names:
                 names.append(f"{group.label} (seed {', '.join(str(run.seed) for run in members)})")
         return ", ".join(names)
 
-    def differ(
-        self, runs: Sequence[ComparedRun], kind: Kind, subject: str, value: Callable[[ComparedRun], Any]
-    ) -> list[Flag]:
+    def differ(self, kind: Kind, subject: str, values: Iterable[tuple[ComparedRun, Any]]) -> Iterator[Flag]:
         """A flag "SUBJECT: VALUE: RUNS; VALUE: RUNS" if the runs have several values, else none."""
         members: dict[str, list[ComparedRun]] = {}
-        for run in runs:
-            members.setdefault(str(value(run)), []).append(run)
-        text = "; ".join(f"{key}: {self.all(having)}" for key, having in members.items())
-        return [Flag(kind, f"{subject}: {text}")] if len(members) > 1 else []
+        for run, value in values:
+            members.setdefault(str(value), []).append(run)
+        if len(members) > 1:
+            yield Flag(kind, f"{subject}: " + "; ".join(f"{value}: {self.all(of)}" for value, of in members.items()))
 
-    def differ_in(self, runs: Sequence[ComparedRun], kind: Kind, settings: Sequence[str]) -> list[Flag]:
+    def differ_in(self, runs: Sequence[ComparedRun], kind: Kind, settings: Sequence[str]) -> Iterator[Flag]:
         """A flag for each setting with several values."""
-
-        def flags_of(name: str) -> list[Flag]:
-            return self.differ(runs, kind, f"{name} differs", lambda run: shown(run.settings.get(name)))
-
-        return [flag for name in settings for flag in flags_of(name)]
+        for name in settings:
+            yield from self.differ(kind, f"{name} differs", [(run, shown(run.settings.get(name))) for run in runs])
 
 
-def _budget(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
-    lines = names.differ_in(runs, "budget", ("training.max_steps", "training.max_sampled_tokens"))
-    finished = [run for run in runs if run.state == "finished" and "sampled_tokens" in run.curves.totals]
-    spent = [run.curves.totals["sampled_tokens"] for run in finished]
-    if spent and min(spent) < (1 - SPENT_TOLERANCE) * max(spent):
+def _budget(runs: Sequence[ComparedRun], names: _Names) -> Iterator[Flag]:
+    yield from names.differ_in(runs, "budget", ("training.max_steps", "training.max_sampled_tokens"))
+    totals = [(run, run.curves.totals.get("sampled_tokens")) for run in runs if run.state == "finished"]
+    spent = [(run, total) for run, total in totals if total is not None]
+    amounts = [total for _, total in spent]
+    if spent and min(amounts) < (1 - SPENT_TOLERANCE) * max(amounts):
         subject = "the runs spent different numbers of sampled tokens"
-        lines += names.differ(finished, "budget", subject, lambda run: f"{run.curves.totals['sampled_tokens']:,.0f}")
-    return lines
+        yield from names.differ("budget", subject, [(run, f"{total:,.0f}") for run, total in spent])
 
 
-def _held_out(runs: Sequence[ComparedRun], names: _Names, settings: Sequence[str]) -> list[Flag]:
+def _held_out(runs: Sequence[ComparedRun], names: _Names, settings: Sequence[str]) -> Iterator[Flag]:
     sections = ("evaluation.", *{f"data.{run.settings.get('data.task')}." for run in runs})
     keys = [name for name in settings if name.startswith(sections) or name in _HELD_OUT]
-    keys = [name for name in keys if name != "evaluation.every"]
-    lines = names.differ_in(runs, "held-out", keys)
-    lines += names.differ(
-        [run for run in runs if run.curves.evaluations],
-        "held-out",
-        "the held-out sets have different sizes",
-        lambda run: f"{run.curves.final('eval/prompts') or 0:.0f} problems",
-    )
-    with_samples = [run for run in runs if run.run.steps("eval")]
-    lines += names.differ(
-        with_samples, "held-out", "the held-out problems differ", lambda run: f"set {held_out_fingerprint(run)}"
-    )
-    return lines
+    yield from names.differ_in(runs, "held-out", [name for name in keys if name != "evaluation.every"])
+    sizes = [(run, run.curves.final("eval/prompts") or 0) for run in runs if run.curves.evaluations]
+    subject = "the held-out sets have different sizes"
+    yield from names.differ("held-out", subject, [(run, f"{size:.0f} problems") for run, size in sizes])
+    hashes = [(run, f"set {held_out_fingerprint(run)}") for run in runs if run.run.steps("eval")]
+    yield from names.differ("held-out", "the held-out problems differ", hashes)
 
 
 def held_out_fingerprint(run: ComparedRun) -> str:
@@ -135,20 +119,14 @@ def held_out_fingerprint(run: ComparedRun) -> str:
     return digest.hexdigest()[:8]
 
 
-def _data(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
+def _data(runs: Sequence[ComparedRun], names: _Names) -> Iterator[Flag]:
     """Lines about the content of files: settings may be equal, and the files behind them not."""
-    recorded = {id(run): recorded_data(run.run.directory) for run in runs}
-    lines = []
-    for name in sorted({name for fingerprints in recorded.values() for name in fingerprints}):
+    recorded = [(run, recorded_data(run.run.directory)) for run in runs]
+    for name in sorted({name for _, fingerprints in recorded for name in fingerprints}):
         kind: Kind = "held-out" if name.startswith("held-out") else "model" if name == "tokenizer" else "data"
-        having = [run for run in runs if name in recorded[id(run)]]
-        values = {key: fingerprints.get(name) for key, fingerprints in recorded.items()}
-
-        def fingerprint(run: ComparedRun, values: dict[int, str | None] = values) -> str | None:
-            return values[id(run)]
-
-        lines += names.differ(having, kind, f"{name} differs", fingerprint)
-    return lines
+        yield from names.differ(
+            kind, f"{name} differs", [(run, prints[name]) for run, prints in recorded if name in prints]
+        )
 
 
 def recorded_data(run_dir: RunDirectory) -> dict[str, str]:
@@ -175,104 +153,75 @@ def _fingerprints(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{label} {name}".strip(), str(fingerprint)
 
 
-def _starts(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
+def _starts(runs: Sequence[ComparedRun], names: _Names) -> Iterator[Flag]:
     """Runs of one seed score the same before training, because their noise and their weights are the same."""
-    lines = []
+    curves = [(run, curve) for run in runs if (curve := run.curves.curve("greedy")) and curve.steps[0] == 0]
     for seed in sorted({run.seed for run in runs}):
-        lines += names.differ(
-            [run for run in runs if run.seed == seed and (c := run.curves.curve("greedy")) and c.steps[0] == 0],
-            "held-out",
-            f"seed {seed}: the scores before training differ, so the start weights, the held-out set, the code or the "
-            "machine do",
-            lambda run: f"greedy {run.curves.evaluations['greedy'].values[0]:.4g}",
+        subject = (
+            f"seed {seed}: the scores before training differ, so the start weights, the held-out set, the code or "
         )
-    return lines
+        scores = [(run, f"greedy {curve.values[0]:.4g}") for run, curve in curves if run.seed == seed]
+        yield from names.differ("held-out", f"{subject}the machine do", scores)
 
 
-def _code(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
-    described = [run for run in runs if run.run.provenance]
-    lines = []
-    if len(described) < len(runs):
-        others = names.all([run for run in runs if not run.run.provenance])
-        lines.append(Flag("code", f"without provenance.json, code, versions and device are unknown: {others}"))
-    lines += names.differ(
-        described, "code", "the runs used different code", lambda run: " and ".join(_commits(run.run.provenance))
-    )
-    dirty = [run for run in described if any(state.get("dirty") for state in _code_states(run.run.provenance))]
-    if dirty:
-        lines.append(Flag("code", f"the code had changes that no commit holds: {names.all(dirty)}"))
-    versions = {id(run): run.run.provenance.get("versions") or {} for run in described}
-    for package in sorted({name for each in versions.values() for name in each}):
-
-        def version(run: ComparedRun, package: str = package) -> str | None:
-            return versions[id(run)].get(package)
-
-        lines += names.differ(described, "code", f"the version of {package} differs", version)
-    return lines
-
-
-def _code_states(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The commit and its changes at each start of a run, as far as they are known; a run may have been resumed."""
-    return [start.get("git") or {} for start in (*provenance.get("earlier", []), provenance)]
+def _code(runs: Sequence[ComparedRun], names: _Names) -> Iterator[Flag]:
+    if others := [run for run in runs if not run.run.provenance]:
+        yield Flag("code", f"without provenance.json, code, versions and device are unknown: {names.all(others)}")
+    # The commit and its changes at each start of a run, as far as they are known; a run may have been resumed.
+    starts = [
+        (run, [start.get("git") or {} for start in (*origin.get("earlier", []), origin)])
+        for run in runs
+        if (origin := run.run.provenance)
+    ]
+    commits = [
+        (run, " and ".join(dict.fromkeys(str(state.get("commit") or "unknown")[:10] for state in states)))
+        for run, states in starts
+    ]
+    yield from names.differ("code", "the runs used different code", commits)
+    if dirty := [run for run, states in starts if any(state.get("dirty") for state in states)]:
+        yield Flag("code", f"the code had changes that no commit holds: {names.all(dirty)}")
+    versions = [(run, run.run.provenance.get("versions") or {}) for run, _ in starts]
+    for package in sorted({name for _, installed in versions for name in installed}):
+        subject = f"the version of {package} differs"
+        yield from names.differ("code", subject, [(run, installed.get(package)) for run, installed in versions])
 
 
-def _commits(provenance: Mapping[str, Any]) -> list[str]:
-    commits = [str(state.get("commit") or "unknown")[:10] for state in _code_states(provenance)]
-    return list(dict.fromkeys(commits))
-
-
-def _machine(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
-    lines = names.differ(
-        [run for run in runs if run.run.provenance],
-        "machine",
-        "the devices differ, so seconds do not compare",
-        lambda run: run.run.provenance.get("device_kind", "unknown"),
-    )
+def _machine(runs: Sequence[ComparedRun], names: _Names) -> Iterator[Flag]:
+    devices = [(run, origin.get("device_kind", "unknown")) for run in runs if (origin := run.run.provenance)]
+    yield from names.differ("machine", "the devices differ, so seconds do not compare", devices)
     timed = [run for run in runs if {"compile_seconds", "wall_seconds"} <= set(run.curves.totals)]
     compiled = [run.curves.totals["compile_seconds"] for run in timed]
     shortest = min((run.curves.totals["wall_seconds"] for run in timed), default=0.0)
     if timed and max(compiled) - min(compiled) > SECONDS_TOLERANCE * shortest:
-        lines += names.differ(
-            timed,
-            "machine",
-            "the seconds hold compilation, some of it fetched from a cache",
-            lambda run: f"{run.curves.totals['compile_seconds']:.0f} s",
-        )
-    return lines
+        subject = "the seconds hold compilation, some of it fetched from a cache"
+        seconds = [(run, f"{value:.0f} s") for run, value in zip(timed, compiled, strict=True)]
+        yield from names.differ("machine", subject, seconds)
 
 
-def _settings(groups: Sequence[RunGroup], names: _Names, swept: Sequence[str] | None) -> list[Flag]:
+def _settings(groups: Sequence[RunGroup], names: _Names, swept: Sequence[str] | None) -> Iterator[Flag]:
     runs = [run for group in groups for run in group.runs]
-    lines = []
     for group in groups:  # only --by puts different settings into one group
         for key in differing(group.runs):
-
-            def value(run: ComparedRun, key: str = key) -> str:
-                return shown(run.settings.get(key))
-
-            text = f"{group.label} mixes values of {key}"
-            lines += _Names([group]).differ(group.runs, "settings", text, value)
+            values = [(run, shown(run.settings.get(key))) for run in group.runs]
+            yield from _Names([group]).differ("settings", f"{group.label} mixes values of {key}", values)
     if swept is not None and (more := [name for name in differing(runs) if name not in swept]):
         meant = ", ".join(swept) or "the seed"
-        lines.append(Flag("settings", f"the runs differ in more than {meant}: {', '.join(more)}"))
+        yield Flag("settings", f"the runs differ in more than {meant}: {', '.join(more)}")
     for run in runs:
         if former := sorted(run.run.directory.path.glob("config.step_*.yaml")):
             steps = ", ".join(str(int(path.name.removeprefix("config.step_").removesuffix(".yaml"))) for path in former)
-            lines.append(Flag("settings", f"{names.of(run)} changed its settings after step {steps}"))
-    return lines
+            yield Flag("settings", f"{names.of(run)} changed its settings after step {steps}")
 
 
-def _seeds(groups: Sequence[RunGroup]) -> list[Flag]:
-    lines = []
+def _seeds(groups: Sequence[RunGroup]) -> Iterator[Flag]:
     if len({tuple(group.seeds) for group in groups}) > 1:
         each = "; ".join(f"{group.label}: {', '.join(map(str, group.seeds))}" for group in groups)
-        lines.append(Flag("seeds", f"the groups have different seeds, and pairs need the same: {each}"))
+        yield Flag("seeds", f"the groups have different seeds, and pairs need the same: {each}")
     for group in groups:
         if len(group.seeds) < len(group.runs):
             twice = [seed for seed in group.seeds if sum(run.seed == seed for run in group.runs) > 1]
             text = ", ".join(map(str, twice))
-            lines.append(Flag("seeds", f"{group.label} has several runs of seed {text}; each counts as a replicate"))
+            yield Flag("seeds", f"{group.label} has several runs of seed {text}; each counts as a replicate")
     if all(len(group.runs) == 1 for group in groups):
         text = "each group has one run: the noise between seeds is unknown, so there are no bands and no intervals"
-        lines.append(Flag("seeds", text))
-    return lines
+        yield Flag("seeds", text)

@@ -59,39 +59,9 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Band:
-    """A metric of one group on a grid; NaN where not all its runs have been: no extrapolation."""
-
-    runs: Sequence[ComparedRun]
-    each: np.ndarray
-    """``[S, X]`` for these runs, NaN outside of a run's own points."""
-
-    @cached_property
-    def mean(self) -> np.ndarray:
-        return self.each.mean(axis=0)
-
-    @cached_property
-    def extremes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Smallest and largest run."""
-        return self.each.min(axis=0), self.each.max(axis=0)
-
-    def interval(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray] | None:
-        """Bootstrap interval of the mean over the runs; None for one run."""
-        if len(self.each) < 2:
-            return None
-        low, high = np.full((2, self.each.shape[1]), np.nan)
-        reached = ~np.isnan(self.mean)
-        draws = means_of_resamples(self.each[:, reached], draws=CURVE_DRAWS, seed=seed)
-        low[reached], high[reached] = percentiles(draws)
-        return low, high
-
-
-@dataclass(frozen=True)
 class Difference:
     """A group's final value minus the baseline's, paired by seed."""
 
-    group: str
-    metric: str
     seeds: Sequence[int]
     """Those that both groups have."""
     values: Sequence[float]
@@ -105,26 +75,6 @@ class Difference:
     @property
     def mean(self) -> float | None:
         return float(np.mean(self.values)) if self.values else None
-
-
-@dataclass(frozen=True)
-class Reach:
-    """The spending of a group when its held-out score first reached a given one."""
-
-    group: str
-    axis: str
-    seeds: Sequence[int]
-    values: Sequence[float | None]
-    """For each run; None: not reached."""
-
-    @property
-    def reached(self) -> list[float]:
-        return [value for value in self.values if value is not None]
-
-    @property
-    def mean(self) -> float | None:
-        """Over all runs; None if one has not reached the score: the mean of the others would flatter."""
-        return float(np.mean(self.reached)) if self.values and len(self.reached) == len(self.values) else None
 
 
 @dataclass(frozen=True)
@@ -180,11 +130,14 @@ class Comparison:
         ends = [end for x in points for end in (x[0], x[-1])]
         return np.unique(np.concatenate([np.linspace(every[0], every[-1], MOST_PLACES), ends]))
 
-    def band(self, group: RunGroup, metric: str, axis: str, grid: np.ndarray) -> Band | None:
-        """The metric of the runs of the group that have it, on a grid ``[X]``; None if none has."""
-        points = [(run, run.curves.points(metric, axis)) for run in group.runs]
-        curves = [(run, on_grid(x, y, grid)) for run, (x, y) in points if len(x)]
-        return Band([run for run, _ in curves], np.array([values for _, values in curves])) if curves else None
+    def curves(self, group: RunGroup, metric: str, axis: str, grid: np.ndarray) -> np.ndarray | None:
+        """The metric of the runs of the group that have it, on a grid ``[X]`` → ``[S, X]``; None if none has.
+
+        NaN outside of a run's own points: nothing is extrapolated, so a mean ends with the shortest run.
+        """
+        points = [run.curves.points(metric, axis) for run in group.runs]
+        each = [on_grid(x, y, grid) for x, y in points if len(x)]
+        return np.array(each) if each else None
 
     def difference(self, group: RunGroup, metric: str) -> Difference:
         """Final value minus the baseline's, for the seeds that both have; runs of one seed count as their mean."""
@@ -196,7 +149,7 @@ class Comparison:
         values = [float(np.mean(sides[0][seed]) - np.mean(sides[1][seed])) for seed in seeds]
         over_problems, problems = self._over_problems(group, metric)
         interval = interval_of_mean(values, seed=self.seed)
-        return Difference(group.label, metric, seeds, values, interval, over_problems, problems)
+        return Difference(seeds, values, interval, over_problems, problems)
 
     def _over_problems(self, group: RunGroup, metric: str) -> tuple[tuple[float, float] | None, int]:
         runs = [*group.runs, *self.baseline.runs]
@@ -224,13 +177,26 @@ class Comparison:
                     scores[id(run)] = scores_of_problems(records, self.evaluation_metrics)
         return scores
 
-    def reach(self, group: RunGroup, axis: str) -> Reach:
-        """The spending of each run at the score, on the line between its evaluations."""
+    def reach(self, group: RunGroup, axis: str) -> list[float | None]:
+        """The spending of each run when its score first reached the given one, on the line between evaluations.
+
+        None: the run never reached it.
+        """
         values: list[float | None] = []
         for run in group.runs:
             x, y = run.curves.points(self.metric, axis)
             values.append(first_reach(x, y, self.score) if self.score is not None and len(x) else None)
-        return Reach(group.label, axis, [run.seed for run in group.runs], values)
+        return values
+
+
+def interval_of_curves(each: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray] | None:
+    """Bootstrap interval of the mean of runs ``[S, X]`` at each place; None for one run."""
+    if len(each) < 2:
+        return None
+    low, high = np.full((2, each.shape[1]), np.nan)
+    reached = ~np.isnan(each).any(axis=0)
+    low[reached], high[reached] = percentiles(means_of_resamples(each[:, reached], draws=CURVE_DRAWS, seed=seed))
+    return low, high
 
 
 def _finals(group: RunGroup, seed: int, metric: str) -> list[float]:

@@ -55,7 +55,7 @@ def csv_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """
     metrics = [*comparison.evaluation_metrics, *comparison.training_metrics]
     for group in comparison.groups:
-        reached = {axis: comparison.reach(group, axis).values for axis in REACH_AXES}
+        reached = {axis: comparison.reach(group, axis) for axis in REACH_AXES}
         for i, run in enumerate(group.runs):
             common = {"group": group.label, "run": run.name, "seed": run.seed}
             for name in metrics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fr3e_jax.studies.analysis.comparison import REACH_AXES, Comparison, Reach, Spread, axes_of
+from fr3e_jax.studies.analysis.comparison import REACH_AXES, Comparison, Spread, axes_of
 from fr3e_jax.studies.analysis.figure import TextTable
 from fr3e_jax.studies.analysis.run_curves import ALL_RIGHT, ALL_WRONG, AXES, WASTED
 from fr3e_jax.studies.analysis.run_groups import ComparedRun, RunGroup, shown
@@ -88,11 +88,12 @@ def reach_table(comparison: Comparison) -> TextTable | None:
     for group in comparison.groups:
         cells = []
         for axis in axes:
-            reach, base = comparison.reach(group, axis), comparison.reach(comparison.baseline, axis)
+            spent = comparison.reach(group, axis)
+            mean, base = (_mean_of_all(values) for values in (spent, comparison.reach(comparison.baseline, axis)))
             ratio = ""
-            if group is not comparison.baseline and reach.mean is not None and base.mean:
-                ratio = f" (× {reach.mean / base.mean:.2f})"
-            cells.append(_reach(reach) + ratio)
+            if group is not comparison.baseline and mean is not None and base:
+                ratio = f" (× {mean / base:.2f})"
+            cells.append(_reach(spent) + ratio)
         rows.append([group.label, *cells])
     return TextTable(
         name="reach",
@@ -167,15 +168,9 @@ def _extra(comparison: Comparison, shown: Sequence[str]) -> list[str]:
 
 
 def _seeds(group: RunGroup) -> str:
-    """The seeds, with ``0-4`` for 0, 1, 2, 3, 4, and the number of runs that are not finished."""
-    seeds = group.seeds
-    parts: list[str] = []
-    while seeds:
-        length = next((i for i, seed in enumerate(seeds) if seed != seeds[0] + i), len(seeds))
-        run, seeds = seeds[:length], seeds[length:]
-        parts += [f"{run[0]}-{run[-1]}"] if length > 2 else [str(seed) for seed in run]
+    """The seeds, and the number of runs that are not finished."""
     unfinished = sum(run.state != "finished" for run in group.runs)
-    return ", ".join(parts) + (f" ({unfinished} unfinished)" if unfinished else "")
+    return ", ".join(map(str, group.seeds)) + (f" ({unfinished} unfinished)" if unfinished else "")
 
 
 def _setting(run: ComparedRun, name: str) -> str:
@@ -206,10 +201,14 @@ def _interval(ends: Sequence[float] | None) -> str:
     return NOTHING if ends is None else f"{ends[0]:+.3f} to {ends[1]:+.3f}"
 
 
-def _reach(reach: Reach) -> str:
-    if reach.mean is not None:
-        return f"{reach.mean:,.0f}"
-    if not reach.reached:
-        return "not reached"
-    each = ", ".join(f"{value:,.0f}" for value in reach.reached)
-    return f"{len(reach.reached)} of {len(reach.values)} runs: {each}"
+def _mean_of_all(spent: Sequence[float | None]) -> float | None:
+    """The mean; None if a run has not reached the score, because the mean of the others would flatter."""
+    reached = [value for value in spent if value is not None]
+    return sum(reached) / len(reached) if reached and len(reached) == len(spent) else None
+
+
+def _reach(spent: Sequence[float | None]) -> str:
+    if (mean := _mean_of_all(spent)) is not None:
+        return f"{mean:,.0f}"
+    reached = [f"{value:,.0f}" for value in spent if value is not None]
+    return f"{len(reached)} of {len(spent)} runs: {', '.join(reached)}" if reached else "not reached"

@@ -1,9 +1,4 @@
-"""Diversity of samples: distinct final answers, majority votes, effective branching, and length of right and wrong.
-
-Deng et al. 2025 (2.2) count the tokens within the top 95 % of the probability mass (rollout branching factor). Stored
-rollouts hold no distributions, only their entropies H_t. So the branching shown here is exp(H_t), the number of
-equally likely tokens with the same entropy: 1 for a certain token and m for m equally likely ones, of which the paper
-counts ⌈0.95 m⌉. `objectives.entropy.branching_factor` is the paper's own, from logits.
+"""Diversity of samples: distinct final answers, and majority votes.
 
 Dimension key: R responses, N samples of a problem, A distinct answers.
 """
@@ -18,7 +13,6 @@ import numpy as np
 from fr3e_jax.rewards.extraction import extract
 from fr3e_jax.studies.analysis.figure import Figure, Series
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
-from fr3e_jax.studies.analysis.responses import Responses, by_step
 from fr3e_jax.studies.analysis.success import VOTES, SampleSets, pass_at_k_by_problem
 
 Answer = str | None
@@ -142,44 +136,3 @@ def maj_at_k(material: Material) -> Figure:
         note=f"{VOTES} seeded subsets of each problem where 1 < k < n; ties share; {note}",
         log_x=True,
     )
-
-
-@analysis("training rollouts", "Deng et al. 2025, 2.2, figure 1d, from entropies")
-def effective_branching(material: Material) -> Figure:
-    """Mean of exp(H_t) over the tokens of a response, by step, for right and wrong responses.
-
-    It stands in for the rollout branching factor, averaged within a response as in 4.4.1. The first lines of this file
-    say why.
-    """
-    responses = material.training
-    branching = responses.mean_by_response(np.exp(responses.entropies.astype(np.float64)), responses.written)
-    return Figure(
-        title="Effective branching, exp(entropy)",
-        y_label="equally likely tokens",
-        series=_outcome_lines(responses, branching),
-        note="mean over responses, band: quartiles; exp of the stored entropy, as top-p sets are not stored; "
-        + responses.note,
-    )
-
-
-@analysis("training rollouts", "Deng et al. 2025, table 5")
-def length_by_outcome(material: Material) -> Figure:
-    """Length of right and wrong whole responses, by step; the paper compares the lengths of methods."""
-    responses = material.training
-    return Figure(
-        title="Length of right and wrong responses",
-        y_label="length (tokens)",
-        series=_outcome_lines(responses, responses.lengths.astype(np.float64)),
-        note="mean over responses, stop token and shared prefix included, band: quartiles; " + responses.note,
-    )
-
-
-def _outcome_lines(responses: Responses, values: np.ndarray) -> list[Series]:
-    lines = []
-    for name, mask in responses.by_outcome.items():
-        if mask.any():
-            steps, (low, high), means = by_step(responses.step[mask], values[mask], (0.25, 0.75))
-            lines.append(Series(name, steps, means, low, high))
-    if not lines:
-        raise NothingToShow("no graded rollout")
-    return lines

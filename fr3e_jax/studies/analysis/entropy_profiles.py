@@ -1,26 +1,26 @@
-"""Entropy by position and by sign of the sample.
+"""Entropy of tokens by tenth of the response and by sign of the sample, and tokens whose frequency or entropy changed.
 
-(Deng et al. 2025, 3.2.2 and 3.2.4.)
+(Deng et al. 2025, 3.2.2, 3.2.4 and table 3b.)
 
 A positive sample is a right response, a negative sample a graded one that is not right. Every sampled token counts
 once: those of a shared prefix count in the response that sampled them.
 
-Dimension key: R responses, T tokens of all of them.
+Dimension key: R responses, T tokens of all of them, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from fr3e_jax.studies.analysis.figure import Figure, Number, Series, finite
+from fr3e_jax.studies.analysis.figure import Figure, Number, Series, TextTable, finite
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
-from fr3e_jax.studies.analysis.responses import Responses
+from fr3e_jax.studies.analysis.responses import Responses, thirds
 
 DECILES = 10
-POSITION_BINS = 50
+SHOWN = 25  # tokens of each kind of change
+LEAST_COUNT = 5  # occurrences of a token that is compared
 
 
 def bin_means(bins: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
@@ -30,56 +30,28 @@ def bin_means(bins: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
     return np.divide(sums, count, out=np.full(size, math.nan), where=count > 0)
 
 
-def relative_decile(responses: Responses) -> np.ndarray:
-    """int64 ``[T]``: decile ⌊10 t / |o|⌋ of each token, t = 0 … |o|−1 its place in the whole response of |o| tokens."""
-    return responses.position * DECILES // np.repeat(responses.lengths, responses.lengths)
-
-
-def _profile(responses: Responses, bins: np.ndarray, labels: Sequence[float] | Sequence[str]) -> list[Series]:
-    """The mean entropy of the tokens ``[T]`` of each bin, for all, right and wrong responses."""
-
-    def means(mask: np.ndarray) -> list[Number]:
-        tokens = mask[responses.owner] & responses.counted
-        return [finite(mean) for mean in bin_means(bins[tokens], responses.entropies[tokens], len(labels))]
-
-    masks = {"all": np.ones(len(responses), bool)} | responses.by_outcome
-    return [Series(name, labels, means(mask)) for name, mask in masks.items() if mask.any()]
-
-
 @analysis("training rollouts", "Deng et al. 2025, figure 6a")
 def entropy_by_relative_position(material: Material) -> Figure:
-    """Mean token entropy in each tenth of the response: a U shape, in the paper."""
+    """Mean token entropy in each tenth of the response: a U shape, in the paper.
+
+    The tenth of a token is ⌊10 t / |o|⌋, with t = 0 … |o|−1 its place in the whole response of |o| tokens.
+    """
     responses = material.training
     labels = [f"{10 * i} to {10 * i + 10} %" for i in range(DECILES)]
+    tenth = responses.position * DECILES // np.repeat(responses.lengths, responses.lengths)
+    series = []
+    for name, mask in ({"all": np.ones(len(responses), bool)} | responses.by_outcome).items():
+        tokens = mask[responses.owner] & responses.counted
+        means = bin_means(tenth[tokens], responses.entropies[tokens], DECILES)
+        series.append(Series(name, labels, [finite(mean) for mean in means]))
     return Figure(
         title="Entropy by tenth of the response",
         kind="bars",
         x_label="place in the response",
         y_label="entropy (nats)",
-        series=_profile(responses, relative_decile(responses), labels),
+        series=series,
         note=f"mean over sampled tokens, each counted once; {responses.note}",
     )
-
-
-@analysis("training rollouts", "Deng et al. 2025, figure 6a")
-def entropy_by_position(material: Material) -> Figure:
-    """Mean token entropy by place from the start, for all, right and wrong responses."""
-    responses = material.training
-    width = max(1, math.ceil(int(responses.lengths.max()) / POSITION_BINS))
-    bins = responses.position // width
-    return Figure(
-        title="Entropy by position",
-        x_label="position (tokens)",
-        y_label="entropy (nats)",
-        series=_profile(responses, bins, [i * width for i in range(int(bins.max()) + 1)]),
-        note=f"mean over sampled tokens in bins of {width}, each counted once; {responses.note}",
-    )
-
-
-def exclusive_tokens(tokens: np.ndarray, negative: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    """int64 ``[T]``: 0 where the id occurs in negative samples only, 1 in positive only, 2 in both, 3 in none."""
-    in_negative, in_positive = (np.isin(tokens, np.unique(tokens[mask])) for mask in (negative, positive))
-    return np.select([in_negative & ~in_positive, in_positive & ~in_negative, in_negative & in_positive], [0, 1, 2], 3)
 
 
 @analysis("training rollouts", "Deng et al. 2025, 3.2.2, figure 3c")
@@ -88,28 +60,80 @@ def entropy_by_sign(material: Material) -> Figure:
 
     A token is exclusive to negative samples of a step if its id occurs in no positive sample of that step.
     """
-    responses = material.training
+    responses = material.graded_training
     token_step = responses.step[responses.owner]
     lines: dict[str, dict[int, float]] = {}
     for step in np.unique(responses.step):
         sampled = np.flatnonzero(responses.counted & (token_step == step))
-        positive, negative = (responses.by_outcome[name][responses.owner[sampled]] for name in ("right", "wrong"))
-        exclusive = exclusive_tokens(responses.tokens[sampled], negative, positive)
+        right, graded = (column[responses.owner[sampled]] for column in (responses.right, responses.graded))
+        positive, negative = right & graded, ~right & graded
+        tokens = responses.tokens[sampled]
+        in_positive, in_negative = (np.isin(tokens, tokens[mask]) for mask in (positive, negative))
         masks = {
             "positive samples": positive,
             "negative samples": negative,
-            "tokens in positive samples only": exclusive == 1,
-            "tokens in negative samples only": exclusive == 0,
+            "tokens in positive samples only": in_positive & ~in_negative,
+            "tokens in negative samples only": in_negative & ~in_positive,
         }
         for name, mask in masks.items():
             if mask.any():
                 mean = responses.entropies[sampled][mask].mean(dtype=np.float64)
                 lines.setdefault(name, {})[int(step)] = float(mean)
-    if not lines:
-        raise NothingToShow("no graded rollout")
     return Figure(
         title="Entropy in positive and negative samples",
         y_label="entropy (nats)",
         series=[Series(name, list(points), list(points.values())) for name, points in lines.items()],
         note=f"positive: right; exclusive within a step; {responses.note}",
+    )
+
+
+def token_entropies(responses: Responses, steps: list[int], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Occurrences in these steps and mean entropy of each token id below ``size``, ``[V]`` each; NaN without any."""
+    mask = np.isin(responses.step, steps)[responses.owner] & responses.counted
+    tokens = responses.tokens[mask]
+    return np.bincount(tokens, minlength=size), bin_means(tokens, responses.entropies[mask], size)
+
+
+def changes(responses: Responses, early: list[int], late: list[int]) -> dict[str, list[tuple[int, list[Number]]]]:
+    """Kind of change → token ids with occurrences in 1,000 tokens, early and late, and mean entropies, early and late.
+
+    Frequencies are compared for tokens that occur 5 times in both windows together, entropies for those that occur 5
+    times in each. Each list has the largest change first.
+    """
+    size = int(responses.tokens.max()) + 1
+    (first, before), (last, after) = (token_entropies(responses, steps, size) for steps in (early, late))
+    rates = [1000 * count / max(1, count.sum()) for count in (first, last)]
+    rise = np.where(first + last >= LEAST_COUNT, rates[1] - rates[0], 0.0)
+    fall = np.where((first >= LEAST_COUNT) & (last >= LEAST_COUNT), before - after, 0.0)
+
+    def listed(score: np.ndarray) -> list[tuple[int, list[Number]]]:
+        order = [int(i) for i in np.argsort(-score, kind="stable")[:SHOWN] if score[i] > 0]
+        columns = (rates[0], rates[1], before, after)
+        return [(i, [finite(column[i]) for column in columns]) for i in order]
+
+    return {"rose": listed(rise), "fell": listed(-rise), "entropy fell": listed(np.nan_to_num(fall))}
+
+
+@analysis("rollouts and tokenizer", "Deng et al. 2025, table 3b")
+def token_clouds(material: Material) -> TextTable:
+    """Tokens by change from the first to the last third of training, with frequencies and entropies."""
+    responses = material.training
+    windows = thirds(responses.step.tolist())
+    if len(windows) < 2:
+        raise NothingToShow("needs two steps")
+    codec = material.codec
+    cells: list[list[str | Number]] = [
+        [kind, codec.decode([token], special_tokens=True), token, *values]
+        for kind, tokens in changes(responses, *windows.values()).items()
+        for token, values in tokens
+    ]
+    if not cells:
+        raise NothingToShow("no token changed in frequency or entropy")
+    units = ("(of 1,000)", "entropy (nats)")
+    return TextTable(
+        title="Tokens that rose and fell",
+        columns=["change", "token", "id", *(f"{when} {unit}" for unit in units for when in ("early", "late"))],
+        cells=cells,
+        note=f"{' and '.join(windows)}; sampled tokens, each counted once, {LEAST_COUNT} occurrences or more; "
+        + responses.note,
     )

@@ -18,7 +18,7 @@ def finite(value: float) -> Number:
 
 @dataclass(frozen=True)
 class Series:
-    """One line, set of bars or cloud of points."""
+    """One line, or set of bars."""
 
     name: str
     x: Sequence[float | str]
@@ -58,7 +58,7 @@ class Finding:
 class Figure(Finding):
     """Series over one axis."""
 
-    kind: Literal["lines", "bars", "points"] = "lines"
+    kind: Literal["lines", "bars"] = "lines"
     x_label: str = "training step"
     """With the unit, as in "position (tokens)"."""
     y_label: str

@@ -1,6 +1,6 @@
-"""The figures by which FR3E is judged: entropy, success groups, advantages, reward by problem, length, all by step.
+"""The figures by which FR3E is judged that need rollouts: advantages, and reward by problem, both by step.
 
-Each can be laid over those of a baseline run (`overlaid` in `catalogue.py`), as the paper does with GRPO++.
+Its curves of metrics (entropy, length, success groups) are charts of every page and of ``fr3e compare``.
 """
 
 from __future__ import annotations
@@ -17,59 +17,6 @@ from fr3e_jax.studies.analysis.responses import by_step
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 AVERAGED = 10  # steps of the moving average of advantages
 MOST_PROBLEMS = 64  # lines of the heat map
-
-
-@analysis("metrics", "FR3E, figure 3, top")
-def entropy_over_steps(material: Material) -> Figure:
-    """Mean entropy of the sampled tokens at each step."""
-    return Figure(
-        title="Entropy over training",
-        y_label="entropy (nats)",
-        series=material.curves({"entropy/mean": "base rollouts", "entropy/trained": "trained tokens"}),
-        note="metrics of the run; entropy over the full vocabulary",
-    )
-
-
-@analysis("metrics", "Vanlioglu 2025, figures 1 and 3")
-def reward_over_steps(material: Material) -> Figure:
-    """Mean reward of the base rollouts and of those from states."""
-    return Figure(
-        title="Reward over training",
-        y_label="mean reward",
-        series=material.curves({"reward/mean": "base rollouts", "explore/reward": "rollouts from states"}),
-        note="metrics of the run",
-    )
-
-
-@analysis("metrics", "FR3E, figure 4; Vanlioglu 2025, figures 2 and 4")
-def length_over_steps(material: Material) -> Figure:
-    """Mean response length."""
-    names = {"length/mean": "base rollouts", "explore/length": "rollouts from states, own part"}
-    return Figure(
-        title="Response length over training",
-        y_label="length (tokens)",
-        series=material.curves(names),
-        note="metrics of the run",
-    )
-
-
-@analysis("metrics", "FR3E, figure 5")
-def all_right_all_wrong(material: Material) -> Figure:
-    """Groups whose rollouts are all right or all wrong, of prompts and of states.
-
-    The paper counts them in the explore phase: the groups of states. Runs without states have those of prompts alone.
-    """
-    names = {
-        f"{kind}/{outcome}": f"{outcome.replace('_', ' ')}, {origin}"
-        for kind, origin in (("state_groups", "states"), ("base_groups", "prompts"))
-        for outcome in ("all_right", "all_wrong", "mixed")
-    }
-    return Figure(
-        title="All-Right and All-Wrong groups",
-        y_label="groups",
-        series=material.curves(names),
-        note="metrics of the run; a group is the rollouts of one prompt or of one state",
-    )
 
 
 def moving_average(values: Sequence[float], width: int = AVERAGED) -> list[float]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fr3e_jax.objectives.signal_to_noise import aimed_signal, oracle_cosine, signal_and_noise
 from fr3e_jax.studies.analysis.bootstrap import DRAWS, percentiles
-from fr3e_jax.studies.analysis.figure import Figure, Finding, Series, TextTable, finite
+from fr3e_jax.studies.analysis.figure import Finding, TextTable, finite
 
 SOURCE = "this project; McCandlish et al. 2018, arXiv:1812.06162, appendix A.1"
 _INTERVALS = ("SNR per 1,000 tokens", "SNR to the oracle per 1,000 tokens", "cosine with the oracle")
@@ -69,7 +68,7 @@ class RepeatedGradients:
 def gradient_findings(
     measured: Sequence[RepeatedGradients], oracle: np.ndarray | None, note: str, seed: int = 0
 ) -> list[Finding]:
-    """The ranked table, its first column as bars, and a table of all repeats.
+    """The ranked table, and a table of all repeats.
 
     With an ``oracle`` (⟨o_k, o_l⟩ ``[K, K]``) the ratio along its direction ranks, without one the whole ratio. If the
     oracle has no signal of its own, it is left out, and the note says so. The intervals are 95 % percentile intervals
@@ -86,20 +85,15 @@ def gradient_findings(
     rows.sort(key=lambda row: np.inf if row[ranking] is None else -row[ranking])
     columns = list(rows[0])
     note = f"ranked by {ranking}; 95 % bootstrap intervals over repeats. {note}"
-    ends = [[row[key] for row in rows] for key in (ranking, f"{ranking}, low", f"{ranking}, high")]
-    shared: dict[str, Any] = {"title": "Signal-to-noise ratio of the policy gradient", "source": SOURCE, "note": note}
-    return [
-        TextTable(name="gradient_noise", columns=columns, cells=[list(row.values()) for row in rows], **shared),
-        Figure(
-            name="gradient_noise_bars",
-            kind="bars",
-            x_label="variant",
-            y_label=ranking,
-            series=[Series(ranking, [row["variant"] for row in rows], *ends)],
-            **shared,
-        ),
-        _all_repeats(measured, note),
-    ]
+    ranked = TextTable(
+        name="gradient_noise",
+        title="Signal-to-noise ratio of the policy gradient",
+        columns=columns,
+        cells=[list(row.values()) for row in rows],
+        source=SOURCE,
+        note=note,
+    )
+    return [ranked, _all_repeats(measured, note)]
 
 
 def _row(gradients: RepeatedGradients, oracle: np.ndarray | None, seed: int) -> dict:

@@ -6,7 +6,6 @@ Dimension key: P problems of a set.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,18 +14,8 @@ from fr3e_jax.runs.rollout_store import RolloutRecord
 GREEDY = 0  # `base` of the greedy answer; samples are 1, 2, ...
 
 
-@dataclass(frozen=True)
-class ProblemScores:
-    """One score for each problem of each set: (set, place, problem) -> score."""
-
-    scores: Mapping[tuple[str, int, str], float]
-
-    def mean(self) -> float:
-        """The mean over sets of each set's mean, as the metrics of an evaluation have it."""
-        sets: dict[str, list[float]] = {}
-        for (name, _, _), score in self.scores.items():
-            sets.setdefault(name, []).append(score)
-        return float(np.mean([np.mean(each) for each in sets.values()]))
+ProblemScores = Mapping[tuple[str, int, str], float]
+"""A score for each problem of each set: (set, place, problem) -> score."""
 
 
 def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str]) -> dict[str, ProblemScores]:
@@ -56,7 +45,7 @@ def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str])
                 scores[name][key] = answers[GREEDY][0]
             elif kind == "pass" and k.isdecimal() and int(k) <= count:
                 scores[name][key] = float(pass_at_k(count, right, int(k)))
-    return {name: ProblemScores(of_metric) for name, of_metric in scores.items() if len(of_metric) == len(rewards) > 0}
+    return {name: of_metric for name, of_metric in scores.items() if len(of_metric) == len(rewards) > 0}
 
 
 def differences_by_set(pairs: Sequence[tuple[ProblemScores, ProblemScores]]) -> list[np.ndarray] | None:
@@ -64,10 +53,10 @@ def differences_by_set(pairs: Sequence[tuple[ProblemScores, ProblemScores]]) -> 
 
     None if the pairs were not all scored on the same problems, or there is no pair.
     """
-    keys = {frozenset(side.scores) for pair in pairs for side in pair}
+    keys = {frozenset(side) for pair in pairs for side in pair}
     if len(keys) != 1:
         return None
     sets: dict[str, list[float]] = {}
     for key in sorted(keys.pop()):
-        sets.setdefault(key[0], []).append(float(np.mean([a.scores[key] - b.scores[key] for a, b in pairs])))
+        sets.setdefault(key[0], []).append(float(np.mean([a[key] - b[key] for a, b in pairs])))
     return [np.array(each) for each in sets.values()]

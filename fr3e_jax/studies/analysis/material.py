@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fr3e_jax.studies.analysis.figure import Finding, Number, Series, finite
+from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.responses import ReadLimits, Responses, read_responses
 from fr3e_jax.studies.analysis.stored_run import Stem, StoredRun
 
@@ -27,8 +26,6 @@ class Material:
     run: StoredRun
     seed: int = 0
     limits: ReadLimits = field(default_factory=ReadLimits)
-    behaviours_file: Path | None = None
-    """Words and patterns that replace those of the package."""
 
     @cached_property
     def training(self) -> Responses:
@@ -38,6 +35,17 @@ class Material:
           NothingToShow: none is stored.
         """
         return self._read("step", "no stored rollouts of training")
+
+    @cached_property
+    def graded_training(self) -> Responses:
+        """``training``, with a graded rollout.
+
+        Raises:
+          NothingToShow: there is none.
+        """
+        if not self.training.by_outcome:
+            raise NothingToShow("no graded rollout")
+        return self.training
 
     @cached_property
     def evaluation(self) -> Responses:
@@ -62,15 +70,6 @@ class Material:
             pass
         return self.training, "base rollouts of training"
 
-    @cached_property
-    def training_texts(self) -> list[str]:
-        """The text of each response of ``training``.
-
-        Raises:
-          NothingToShow: no rollout is stored, or the tokenizer is gone.
-        """
-        return self.training.texts(self.codec)
-
     @property
     def codec(self) -> TextCodec:
         """The run's tokenizer.
@@ -82,22 +81,6 @@ class Material:
         if codec is None:
             raise NothingToShow("the tokenizer is no longer where the settings say")
         return codec
-
-    def curve(self, metric: str) -> tuple[list[int], list[Number]]:
-        """Steps and values of a metric of training; no steps if the run has not written it."""
-        records = [record for record in self.run.training if record.get(metric) is not None]
-        return [record["step"] for record in records], [finite(record[metric]) for record in records]
-
-    def curves(self, names: dict[str, str]) -> list[Series]:
-        """A line for each metric that the run has written; ``names``: metric → name of its line.
-
-        Raises:
-          NothingToShow: it has written none.
-        """
-        lines = [Series(name, *self.curve(metric)) for metric, name in names.items()]
-        if not any(line.x for line in lines):
-            raise NothingToShow(f"no metric {' or '.join(names)}")
-        return [line for line in lines if line.x]
 
     def _read(self, stem: Stem, missing: str) -> Responses:
         responses = read_responses(self.run, stem, seed=self.seed, limits=self.limits)

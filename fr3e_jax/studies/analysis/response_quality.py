@@ -1,39 +1,76 @@
-r"""Low-quality responses: format violations, repetition, language mixing. (Deng et al. 2025, 3.2.2, figure 3d.)
-
-The paper finds irrelevant content (garbled or repetitive text) with a language model. Here it is the paper's own rule
-of 4.4.1: a 3-gram redundancy above 0.31.
-"""
+"""Length, perplexity and defects of whole responses. (Deng et al. 2025, 3.2.2, 3.2.3, table 5.)"""
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 
 from fr3e_jax.studies.analysis.figure import Figure, Series
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
+from fr3e_jax.studies.analysis.responses import Responses, by_step
 
 MOST_REDUNDANCY = 0.31
-BOX = "\\boxed{"
-CHINESE = re.compile("[一-鿿]")  # CJK unified ideographs, U+4E00 to U+9FFF
+BINS = 30
+OUTER = 0.5  # percent of the responses beyond each end of the axis; they count in the outermost bins
 
 
-def is_misformatted(text: str) -> bool:
-    r"""Return whether the answer is unboxed or boxed several times. (Deng et al. 2025, 3.2.2.)"""
-    return text.count(BOX) != 1
+@analysis("training rollouts", "Deng et al. 2025, table 5")
+def length_by_outcome(material: Material) -> Figure:
+    """Length of right and wrong whole responses, by step; the paper compares the lengths of methods."""
+    responses, lines = material.graded_training, []
+    for name, mask in responses.by_outcome.items():
+        lengths = responses.lengths[mask].astype(np.float64)
+        steps, (low, high), means = by_step(responses.step[mask], lengths, (0.25, 0.75))
+        lines.append(Series(name, steps, means, low, high))
+    return Figure(
+        title="Length of right and wrong responses",
+        y_label="length (tokens)",
+        series=lines,
+        note="mean over responses, stop token and shared prefix included, band: quartiles; " + responses.note,
+    )
 
 
-def mixes_languages(text: str) -> bool:
-    """Return whether the text has a Chinese character. (Deng et al. 2025, 3.2.2.)"""
-    return CHINESE.search(text) is not None
+def log_perplexity(responses: Responses) -> np.ndarray:
+    """ln PPL(o) = −(1 / |o|) Σ_t ln π(o_t | q, o_<t) over the tokens that the policy wrote → float64 ``[R]``.
+
+    π is the distribution that was sampled from. (Deng et al. 2025, 3.2.3 and eq. 7.)
+    """
+    return -responses.mean_by_response(responses.logprobs, responses.written)
+
+
+@analysis("training rollouts", "Deng et al. 2025, 3.2.3, equation 7")
+def perplexity_by_outcome(material: Material) -> Figure:
+    """Histograms of PPL for right and wrong responses, on bins of equal width in ln PPL."""
+    responses = material.graded_training
+    logs = log_perplexity(responses)
+    measured = np.isfinite(logs)
+    if not measured.any():
+        raise NothingToShow("no rollout has log-probs")
+    low, high = np.percentile(logs[measured], [OUTER, 100 - OUTER])
+    edges = np.linspace(low, max(high, low + 1e-6), BINS + 1)
+    centres = [float(x) for x in np.exp((edges[:-1] + edges[1:]) / 2)]
+    series, medians = [], []
+    for name, mask in responses.by_outcome.items():
+        if len(values := logs[mask & measured]):
+            shares = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
+            series.append(Series(name, centres, shares.tolist()))
+            medians.append(f"median of {name} {np.exp(np.median(values)):.4g}")
+    return Figure(
+        title="Perplexity of right and wrong responses",
+        x_label="perplexity of the response",
+        y_label="share of the responses",
+        series=series,
+        note=f"{', '.join(medians)}; whole responses, under the sampling distribution; the outermost bins hold "
+        f"{OUTER} % beyond each end; {responses.note}",
+        log_x=True,
+    )
 
 
 @analysis("training rollouts", "Deng et al. 2025, 3.2.2, figure 3d")
 def low_quality_responses(material: Material) -> Figure:
-    r"""Share of defective responses at each step, by defect.
+    """Share of defective responses at each step, by defect.
 
-    Format violations are counted where any response of the run has a box; else the share without an answer (outcome
-    ``no_answer``). Language mixing needs the tokenizer.
+    The paper finds irrelevant content (garbled or repetitive text) with a language model. Here it is the paper's own
+    rule of 4.4.1: a 3-gram redundancy above 0.31.
     """
     from fr3e_jax.objectives.redundancy import n_gram_redundancy  # loads jax
 
@@ -44,14 +81,6 @@ def low_quality_responses(material: Material) -> Figure:
         "cut at the length cap": ~responses.finished,
         "no answer": np.array([outcome == "no_answer" for outcome in responses.outcome]),
     }
-    try:
-        texts = material.training_texts
-    except NothingToShow:
-        texts = []
-    if texts:
-        if any(BOX in text for text in texts):
-            defects["format (no box, or several)"] = np.array([is_misformatted(text) for text in texts])
-        defects["language mixing (Chinese characters)"] = np.array([mixes_languages(text) for text in texts])
     steps, index = np.unique(responses.step, return_inverse=True)
     count = np.bincount(index)
     return Figure(
@@ -61,5 +90,5 @@ def low_quality_responses(material: Material) -> Figure:
             Series(name, steps.tolist(), (np.bincount(index, weights=mask) / count).tolist())
             for name, mask in defects.items()
         ],
-        note=f"{'' if texts else 'no tokenizer: texts are not read; '}whole responses; {responses.note}",
+        note=f"whole responses; {responses.note}",
     )

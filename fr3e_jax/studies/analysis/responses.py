@@ -9,15 +9,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.studies.analysis.stored_run import Stem, StoredRun, drawn_steps
-
-if TYPE_CHECKING:
-    from fr3e_jax.data.tokenizer import TextCodec
 
 BYTES_PER_TOKEN = 10.0  # of a compressed file, as float32 numbers hardly compress
 SUCCESS = 1.0  # least reward of a right response, if the verifier gave no outcome
@@ -103,12 +99,9 @@ class Responses:
 
     @cached_property
     def by_outcome(self) -> dict[str, np.ndarray]:
-        """Masks ``[R]`` of the graded responses that are right and of those that are wrong."""
-        return {"right": self.right & self.graded, "wrong": ~self.right & self.graded}
-
-    def texts(self, codec: TextCodec) -> list[str]:
-        """The text of each response, without special tokens."""
-        return [codec.decode(self.tokens[self.span(i)].tolist()) for i in range(len(self))]
+        """Masks ``[R]`` of the graded responses that are right and of those that are wrong, if there are any."""
+        masks = {"right": self.right & self.graded, "wrong": ~self.right & self.graded}
+        return {name: mask for name, mask in masks.items() if mask.any()}
 
 
 _TOKEN_COLUMNS = {"tokens": np.int32, "logprobs": np.float32, "entropies": np.float32, "counted": bool, "written": bool}

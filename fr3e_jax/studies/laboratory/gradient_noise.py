@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,7 @@ from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import write_findings
 from fr3e_jax.studies.analysis.gradient_findings import Repeat, RepeatedGradients, gradient_findings
-from fr3e_jax.studies.laboratory.printing import print_tables
+from fr3e_jax.studies.printing import print_tables
 
 SKETCH = 1_000_000  # coordinates; larger gradients are sketched
 LEAST_REPEATS = 4
@@ -88,16 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
     oracle = Oracle(arguments.oracle_prompts, arguments.oracle_rollouts) if arguments.oracle else None
     parent = run_dir or Path(configs[0].runtime.output_dir).expanduser()
     folder = Path(arguments.out).expanduser() if arguments.out else parent / "gradient_noise"
-    results: list[Finding] = []
-
-    def keep(findings: list[Finding]) -> None:
-        results[:] = findings
-        write_findings(findings, folder)
-
-    code = gradient_noise(variants, run_dir, arguments.repeats, oracle, keep)
-    if code:
-        return code
-    print_tables(results[:1])
+    _check(variants, arguments.repeats, oracle)
+    try:
+        findings = gradient_noise(variants, run_dir, arguments.repeats, oracle, folder)
+    except GradingFailed as error:
+        print(f"fr3e: {error}", file=sys.stderr)
+        return 1
+    print_tables(findings[:1])
     print(f"the table and every repeat as JSON and CSV: {folder}")
     return 0
 
@@ -136,41 +133,35 @@ class Oracle:
 
 
 def gradient_noise(
-    variants: Sequence[Variant],
-    run_dir: Path | None,
-    repeats: int,
-    oracle: Oracle | None,
-    keep: Callable[[list[Finding]], None],
-) -> int:
-    """Measure one variant after the other at the same weights; return the exit code.
+    variants: Sequence[Variant], run_dir: Path | None, repeats: int, oracle: Oracle | None, folder: Path
+) -> list[Finding]:
+    """Measure one variant after the other at the same weights, and write the findings after each.
 
     Args:
       variants: the recipes; they must agree in ``model`` and ``data``. The oracle samples as the first one.
       run_dir: the run whose newest checkpoint has the weights; None: the model that the recipes name.
       repeats: rounds of each variant.
       oracle: the oracle's size; None: no oracle.
-      keep: called after each variant with the findings of all that are measured.
+      folder: of the files.
 
     Raises:
       ConfigError: the weights cannot be used, or a variant has no gradient to compare.
+      GradingFailed: the verifier fails.
     """
-    _check(variants, repeats, oracle)
-    try:
-        parts = None
-        if oracle is not None:
-            reference = Variant("the oracle", oracle_config(variants[0].config, oracle))
-            parts = _repeated(reference, run_dir, ORACLE_PARTS, of_oracle=True).vectors
-        products = None if parts is None else inner_products(parts, parts)
-        measured = []
-        for variant in variants:
-            gradients = _repeated(variant, run_dir, repeats)
-            measured.append(gradients.compared(parts))
-            note = _note(variant.config, run_dir, gradients.parameters, repeats, oracle)
-            keep(gradient_findings(measured, products, note))
-    except GradingFailed as error:
-        print(f"fr3e: {error}", file=sys.stderr)
-        return 1
-    return 0
+    parts = None
+    if oracle is not None:
+        reference = Variant("the oracle", oracle_config(variants[0].config, oracle))
+        parts = _repeated(reference, run_dir, ORACLE_PARTS, of_oracle=True).vectors
+    products = None if parts is None else inner_products(parts, parts)
+    measured: list[RepeatedGradients] = []
+    findings: list[Finding] = []
+    for variant in variants:
+        gradients = _repeated(variant, run_dir, repeats)
+        measured.append(gradients.compared(parts))
+        note = _note(variant.config, run_dir, gradients.parameters, repeats, oracle)
+        findings = gradient_findings(measured, products, note)
+        write_findings(findings, folder)
+    return findings
 
 
 def _note(config: Config, run_dir: Path | None, parameters: int, repeats: int, oracle: Oracle | None) -> str:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.evaluate import HeldOut, held_out_problems
 from fr3e_jax.objectives.intervention import intervention, read_group, replaceable
 from fr3e_jax.policy.network import Params
+from fr3e_jax.problem import Problem
 from fr3e_jax.rollouts.noise import CHOICE, SAMPLE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.rollouts.tool_calls import answer_spans
@@ -44,7 +45,7 @@ from fr3e_jax.session.texts import Texts
 from fr3e_jax.studies.analysis.bootstrap import interval_of_mean
 from fr3e_jax.studies.analysis.figure import Figure, Finding, Series, TextTable
 from fr3e_jax.studies.analysis.finding_content import write_findings
-from fr3e_jax.studies.laboratory.printing import print_tables
+from fr3e_jax.studies.printing import print_tables
 from fr3e_jax.verdict import Verdict
 
 ORIGINAL, SUBSTITUTED = 0, 1  # the sides of a replacement
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     if code or not results:
         return code
     write_findings(results, folder)
-    print_tables([finding for finding in results if finding.name == "intervention_groups"])
+    print_tables(results[1:2])
     print(f"all replacements and their continuations: {folder}")
     return 0
 
@@ -288,92 +289,89 @@ def _of_some(session: Session, weights: Params, responses: Sequence[SampledRespo
         np.array([starts[row] + position for row, position in positions]),
         np.array([responses[row].rollout.token_ids[position] for row, position in positions]),
     )
-    requests, cases = [], []
-    for row, response in enumerate(responses):
-        branches, prefixes = [], []
-        for i, (row_of_position, position) in enumerate(positions):
-            if row_of_position != row:
-                continue
-            for side in (ORIGINAL, SUBSTITUTED):
-                # The original side leaves after the token, the other one before it, with the substitute given.
-                fork = position + 1 - side
-                forced = (int(others.token_ids[i]),) * side
-                for m in range(k):
-                    stream = (SAMPLE, 1, response.held_out.index, response.sample, 2 * position + side, m)
-                    prefix = response.rollout.head(fork) if session.sampler.toolbox else None
-                    most = 1 if set(forced) & set(stops) else cap - fork
-                    branches.append(Branch(starts[row] + fork, stream, most, sampling, prefix, forced))
-                    prefixes.append(response.rollout.token_ids[:fork])
-        requests.append(TrunkRequest(trunks[row], branches))
-        cases.append(prefixes)
-    grading = Grading(session.grader, lambda i, branch: (responses[i].held_out.problem, cases[i][branch]))
+    branches: list[list[Branch]] = [[] for _ in responses]
+    for i, (row, position) in enumerate(positions):
+        response = responses[row]
+        for side in (ORIGINAL, SUBSTITUTED):
+            # The original side leaves after the token, the other one before it, with the substitute given.
+            fork, forced = position + 1 - side, (int(others.token_ids[i]),) * side
+            prefix = response.rollout.head(fork) if session.sampler.toolbox else None
+            most = 1 if set(forced) & set(stops) else cap - fork
+            for m in range(k):
+                stream = (SAMPLE, 1, response.held_out.index, response.sample, 2 * position + side, m)
+                branches[row].append(Branch(starts[row] + fork, stream, most, sampling, prefix, forced))
+    requests = [TrunkRequest(trunk, of_trunk) for trunk, of_trunk in zip(trunks, branches, strict=True)]
 
-    def closed(i: int, branch: int, rollout: Rollout) -> Rollout:
+    def case(row: int, branch: int) -> tuple[Problem, np.ndarray]:
+        """The problem, and the tokens before a branch."""
+        response = responses[row]
+        return response.held_out.problem, response.rollout.token_ids[: branches[row][branch].fork - starts[row]]
+
+    def closed(row: int, branch: int, rollout: Rollout) -> Rollout:
         """The rollout, which has ended if it was given a stop token: the substitute then closes the response."""
-        ended = bool(set(requests[i].branches[branch].given) & set(stops))
+        ended = bool(set(branches[row][branch].given) & set(stops))
         return dataclasses.replace(rollout, finished=True) if ended else rollout
 
     def graded(ended: Sequence[tuple[int, int, Rollout]]) -> None:
-        grading.ended([(i, branch, closed(i, branch, rollout)) for i, branch, rollout in ended])
+        grading.ended([(row, branch, closed(row, branch, rollout)) for row, branch, rollout in ended])
 
+    grading = Grading(session.grader, case)
     sampled, _ = session.sampler.sample(weights, requests, ended=graded)
-    rollouts = [[closed(i, branch, rollout) for branch, rollout in enumerate(row)] for i, row in enumerate(sampled)]
-    verdicts = grading.verdicts(range(len(requests)))
-    done = [0] * len(responses)
+    # Both follow the order of `branches`: k continuations of each side of each position.
+    rollouts = [closed(row, n, rollout) for row, of_row in enumerate(sampled) for n, rollout in enumerate(of_row)]
+    verdicts = [verdict for of_row in grading.verdicts(range(len(requests))) for verdict in of_row]
     for i, (row, position) in enumerate(positions):
-        begin = done[row]
-        done[row] += 2 * k
-        sides = [slice(begin, begin + k), slice(begin + k, begin + 2 * k)]
+        original, substituted = (slice(n * k, (n + 1) * k) for n in (2 * i, 2 * i + 1))
         yield Replacement(
             responses[row],
             position,
             int(others.token_ids[i]),
             float(others.logprobs[i]),
             int(others.candidates[i]),
-            (rollouts[row][sides[0]], rollouts[row][sides[1]]),
-            (verdicts[row][sides[0]], verdicts[row][sides[1]]),
+            (rollouts[original], rollouts[substituted]),
+            (verdicts[original], verdicts[substituted]),
         )
 
 
 def findings(replacements: Sequence[Replacement], plan: InterventionPlan, note: str) -> list[Finding]:
     """I_t of each group: its mean and the mean of its size, with 95 % bootstrap intervals over problems."""
-    rows, bars = [], {"mean I_t": ([], [], []), "mean size of I_t": ([], [], [])}
+    rows: list[dict[str, Any]] = []
     for name in plan.groups:
         members = [r for r in replacements if r.position in r.response.positions[name]]
+        row: dict[str, Any] = {"tokens": name, "replaced": len(members)}
+        rows.append(row)
         if not members:
-            rows.append([name, 0, *[None] * 8])
             continue
         sides = [np.stack([r.accuracy(side) for r in members]) for side in (ORIGINAL, SUBSTITUTED)]
+        row["accuracy after the token"], row["accuracy after its substitute"] = (float(side.mean()) for side in sides)
         effects = intervention(*sides)
         problems = np.array([r.response.held_out.index for r in members])
-        cells: list[str | float | int | None] = [name, len(members), *(float(side.mean()) for side in sides)]
-        for values, (means, lows, highs) in zip((effects, np.abs(effects)), bars.values(), strict=True):
+        for effect, values in (("I_t", effects), ("|I_t|", np.abs(effects))):
             of_problems = [float(values[problems == problem].mean()) for problem in np.unique(problems)]
-            low, high = interval_of_mean(of_problems) or (None, None)
-            mean = float(np.mean(of_problems))
-            cells += [mean, low, high]
-            for column, value in zip((means, lows, highs), (mean, low, high), strict=True):
-                column.append(value)
-        rows.append(cells)
-    names = [row[0] for row in rows if row[1]]
-    columns = ["tokens", "replaced", "accuracy after the token", "accuracy after its substitute"]
-    columns += [f"{text} {name}" for name in ("I_t", "|I_t|") for text in ("mean", "lower end of", "upper end of")]
-    series = [Series(name, names, means, lows, highs) for name, (means, lows, highs) in bars.items()]
+            ends = interval_of_mean(of_problems) or (None, None)
+            row |= {f"mean {effect}": float(np.mean(of_problems))}
+            row |= {f"{end} end of {effect}": value for end, value in zip(("lower", "upper"), ends, strict=True)}
+    measured = [row for row in rows if row["replaced"]]
+    columns = list(measured[0])
     shared = {
         "title": "Accuracy lost when a token is replaced by its likeliest alternative",
         "source": "Deng et al. 2025, eq. 6, figures 5b and 6b",
         "note": f"means of problems; 95 % bootstrap intervals over problems. {note}",
     }
+    series = [
+        Series(name, *([row[key] for row in measured] for key in ("tokens", f"mean {effect}", *ends)))
+        for name, effect in (("mean I_t", "I_t"), ("mean size of I_t", "|I_t|"))
+        for ends in [(f"lower end of {effect}", f"upper end of {effect}")]
+    ]
+    label = "I_t (share of right answers)"
     return [
-        Figure(
-            name="interventions",
-            kind="bars",
-            x_label="tokens",
-            y_label="I_t (share of right answers)",
-            series=series,
+        Figure(name="interventions", kind="bars", x_label="tokens", y_label=label, series=series, **shared),
+        TextTable(
+            name="intervention_groups",
+            columns=columns,
+            cells=[[row.get(column) for column in columns] for row in rows],
             **shared,
         ),
-        TextTable(name="intervention_groups", columns=columns, cells=rows, **shared),
     ]
 
 
@@ -413,54 +411,43 @@ def _records(
     replacements: Sequence[Replacement], responses: Sequence[SampledResponse], step: int, texts: Texts
 ) -> Iterator[RolloutRecord]:
     """The responses as base rollouts, then the continuations: state 0 is the original side, 1 the substituted one."""
+
+    def record(
+        response: SampledResponse, rollout: Rollout, verdict: Verdict, prefix: np.ndarray | None, **fields: Any
+    ) -> RolloutRecord:
+        held_out = response.held_out
+        return RolloutRecord(
+            step=step,
+            prompt_position=held_out.index,
+            problem_id=held_out.problem.id,
+            prompt_ids=held_out.prompt_ids,
+            token_ids=rollout.token_ids,
+            logprobs=rollout.logprobs,
+            entropies=rollout.entropies,
+            reward=verdict.reward,
+            outcome=verdict.outcome,
+            finished=rollout.finished,
+            base=response.sample,
+            answers=answer_spans(rollout.tool_written),
+            kept=False,
+            benchmark=held_out.benchmark,
+            **texts.of_record(held_out.problem.gold, held_out.prompt_ids, rollout, prefix),
+            **fields,
+        )
+
+    def name(response: SampledResponse) -> str:
+        return f"{STEM}/{step}/{response.held_out.index}/{response.sample}"
+
     for response in responses:
-        yield _record(texts, response, response.rollout, response.verdict, step, _name(response, step), "base")
+        fields = {"id": name(response), "kind": "base", "anchors": response.chosen}
+        yield record(response, response.rollout, response.verdict, None, **fields)
     for r in replacements:
-        parent = _name(r.response, step)
+        parent, ids = name(r.response), r.response.rollout.token_ids
         for side in (ORIGINAL, SUBSTITUTED):
+            fields = {"kind": "state", "parent": parent, "state": side, "fork": r.position + 1 - side}
             for m, (rollout, verdict) in enumerate(zip(r.rollouts[side], r.verdicts[side], strict=True)):
-                name = f"{parent}/{r.position}/{side}/{m}"
-                links = {"parent": parent, "state": side, "branch": m, "fork": r.position + 1 - side}
-                yield _record(texts, r.response, rollout, verdict, step, name, "state", **links)
-
-
-def _name(response: SampledResponse, step: int) -> str:
-    return f"{STEM}/{step}/{response.held_out.index}/{response.sample}"
-
-
-def _record(
-    texts: Texts,
-    response: SampledResponse,
-    rollout: Rollout,
-    verdict: Verdict,
-    step: int,
-    name: str,
-    kind: Literal["base", "state"],
-    **links: Any,
-) -> RolloutRecord:
-    anchors = {"anchors": response.chosen} if kind == "base" else {}
-    prefix = response.rollout.token_ids[: links["fork"]] if kind == "state" else None
-    return RolloutRecord(
-        id=name,
-        step=step,
-        kind=kind,
-        prompt_position=response.held_out.index,
-        problem_id=response.held_out.problem.id,
-        prompt_ids=response.held_out.prompt_ids,
-        token_ids=rollout.token_ids,
-        logprobs=rollout.logprobs,
-        entropies=rollout.entropies,
-        reward=verdict.reward,
-        outcome=verdict.outcome,
-        finished=rollout.finished,
-        base=response.sample,
-        answers=answer_spans(rollout.tool_written),
-        kept=False,
-        benchmark=response.held_out.benchmark,
-        **texts.of_record(response.held_out.problem.gold, response.held_out.prompt_ids, rollout, prefix),
-        **anchors,
-        **links,
-    )
+                fields |= {"id": f"{parent}/{r.position}/{side}/{m}", "branch": m}
+                yield record(r.response, rollout, verdict, ids[: fields["fork"]], **fields)
 
 
 VERB = Verb(

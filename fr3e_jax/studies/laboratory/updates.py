@@ -23,8 +23,8 @@ from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import write_findings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
-from fr3e_jax.studies.analysis.token_updates import TokenUpdates, load_categories, update_findings
-from fr3e_jax.studies.laboratory.printing import print_tables
+from fr3e_jax.studies.analysis.token_updates import TokenUpdates, update_by_entropy, update_summary
+from fr3e_jax.studies.printing import print_tables
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +34,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--steps", metavar="A,B", type=steps, default=(), help="the checkpoints (default: the newest two)"
     )
     parser.add_argument("--responses", type=positive, default=128, metavar="N", help="rollouts to score (default 128)")
-    parser.add_argument(
-        "--categories", type=on_this_machine, metavar="FILE", help="patterns of token categories, in place of ours"
-    )
     parser.add_argument("--out", type=on_this_machine, metavar="DIR", help="folder of the files (default RUN/analysis)")
 
 
@@ -44,8 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Score the rollouts under both checkpoints, write the findings, print their tables; return the exit code."""
     run_dir = run_to_read(arguments.run, checkpoints=True)
     config = load_config(saved_config(run_dir), training=False)
-    categories = Path(arguments.categories).expanduser() if arguments.categories else None
-    results = token_updates(config, run_dir, arguments.steps, arguments.responses, categories)
+    results = token_updates(config, run_dir, arguments.steps, arguments.responses)
     folder = Path(arguments.out).expanduser() if arguments.out else run_dir / "analysis"
     write_findings(results, folder)
     print_tables(results)
@@ -53,9 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def token_updates(
-    config: Config, run_dir: Path, steps: Sequence[int], responses: int, categories: Path | None
-) -> list[Finding]:
+def token_updates(config: Config, run_dir: Path, steps: Sequence[int], responses: int) -> list[Finding]:
     """The findings of `fr3e_jax.studies.analysis.token_updates` on a run's base rollouts between two checkpoints.
 
     Args:
@@ -63,12 +57,10 @@ def token_updates(
       run_dir: the run.
       steps: the two checkpoints; empty: the newest two.
       responses: the number of base rollouts to score, drawn by the run's seed from the steps between.
-      categories: file of token categories; None: ours.
 
     Raises:
       ConfigError: there are no two such checkpoints, or no rollouts are stored between them.
     """
-    kinds = load_categories(categories)
     run = StoredRun.open(run_dir)
     earlier, later = _two(run, steps)
     chosen = _responses(run, earlier, later, responses, config.seed)
@@ -83,13 +75,10 @@ def token_updates(
         session.sampler.weights.release()
     before, after = scored
     lengths = [len(record.token_ids) for record in chosen]
-    ids = np.concatenate([record.token_ids for record in chosen]).astype(np.int64)
     advantages = np.repeat([np.nan if record.advantage is None else record.advantage for record in chosen], lengths)
     ratios = np.exp(before.own_logprobs - np.concatenate([record.logprobs for record in chosen]))
     weights = np.asarray(gradient_weight(ratios, advantages, config.loss.epsilon_high))
     updates = TokenUpdates(
-        response=np.repeat(np.arange(len(chosen)), lengths),
-        token_ids=ids,
         right=np.repeat([record.outcome == "right" for record in chosen], lengths),
         before=before.own_logprobs,
         after=after.own_logprobs,
@@ -98,13 +87,11 @@ def token_updates(
         weights=np.abs(weights),
         candidates=(before.candidates, after.candidates),
     )
-    decode = session.texts.codec.decode
-    texts = {token: decode([token], special_tokens=True) for token in np.unique(ids).tolist()}
     note = (
-        f"checkpoints of steps {earlier} and {later}; {len(chosen)} base rollouts of the steps between, {len(ids):,} "
-        "tokens; positive samples are right responses"
+        f"checkpoints of steps {earlier} and {later}; {len(chosen)} base rollouts of the steps between, "
+        f"{sum(lengths):,} tokens; positive samples are right responses"
     )
-    return update_findings(updates, [texts[token] for token in ids.tolist()], kinds, note)
+    return [update_summary(updates, note), update_by_entropy(updates, note)]
 
 
 def _two(run: StoredRun, steps: Sequence[int]) -> tuple[int, int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fr3e_jax.studies.analysis.comparison import Comparison, axes_of
+import numpy as np
+
+from fr3e_jax.studies.analysis.comparison import Comparison, axes_of, interval_of_curves
 from fr3e_jax.studies.analysis.comparison_tables import tables
 from fr3e_jax.studies.analysis.finding_content import finding_fields
 from fr3e_jax.studies.analysis.run_curves import metric_label
@@ -38,20 +40,17 @@ def _curves(comparison: Comparison, metric: str, axis: str) -> dict[str, Any]:
     grid = comparison.grid(metric, axis)
     groups: list[dict[str, Any] | None] = []
     for group in comparison.groups:
-        band = comparison.band(group, metric, axis, grid)
-        if band is None:
+        each = comparison.curves(group, metric, axis, grid)
+        if each is None:
             groups.append(None)
             continue
-        interval = band.interval(comparison.seed)
-        groups.append(
-            {
-                "mean": _numbers(band.mean),
-                "range": [_numbers(ends) for ends in band.extremes] if interval else None,
-                "interval": [_numbers(ends) for ends in interval] if interval else None,
-            }
-        )
+        bands = {"range": (each.min(axis=0), each.max(axis=0)), "interval": interval_of_curves(each, comparison.seed)}
+        drawn = {
+            name: [_numbers(end) for end in ends] if ends and len(each) > 1 else None for name, ends in bands.items()
+        }
+        groups.append({"mean": _numbers(each.mean(axis=0)), **drawn})
     return {"x": _numbers(grid), "groups": groups}
 
 
-def _numbers(values: Any) -> list[float | None]:
+def _numbers(values: np.ndarray) -> list[float | None]:
     return [significant(float(value)) for value in values]

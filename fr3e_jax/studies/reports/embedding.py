@@ -1,4 +1,4 @@
-"""Data inside of a page: compressed text that holds no markup, and scripts that cannot end early."""
+"""Data inside of a page: compressed text that holds no markup."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def embed(data: Any) -> str:
     """The data as JSON, gzipped, in base64: letters, digits, ``+``, ``/`` and ``=`` alone.
 
     Whatever texts the data holds, the result neither ends its element nor is markup. The page unpacks it with
-    ``DecompressionStream("gzip")``. Equal data give equal text. NaN
-    and infinities become null. NumPy arrays and numbers are written as lists and numbers.
+    ``DecompressionStream("gzip")``. Equal data give equal text. NaN and infinities become null. NumPy arrays
+    and numbers are written as lists and numbers.
 
     Raises:
       TypeError: JSON cannot express the data.
@@ -33,18 +33,6 @@ def embed(data: Any) -> str:
 def asset(name: str) -> str:
     """The text of a file of ``reports/assets``, such as ``uplot/uPlot.min.css``."""
     return resources.files("fr3e_jax.studies.reports").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
-
-
-def inline_script(name: str) -> str:
-    """The text of a script of ``reports/assets``, for a ``<script>`` element.
-
-    Raises:
-      ValueError: the script would end its element.
-    """
-    text = asset(name)
-    if "</script" in text.lower() or "<!--" in text:
-        raise ValueError(f"{name} holds </script or <!--; expected a script that cannot end its element")
-    return text
 
 
 def significant(value: Any, digits: int = 7) -> Any:

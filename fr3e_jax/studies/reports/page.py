@@ -7,10 +7,13 @@ import hashlib
 import html
 from collections.abc import Mapping, Sequence
 
-from fr3e_jax.studies.reports.embedding import asset, inline_script
+from fr3e_jax.studies.reports.embedding import asset
 
 STYLES = ("uplot/uPlot.min.css", "page/style.css")
-DRAWING_SCRIPTS = tuple(f"page/{name}.js" for name in ("dom", "theme", "unpack", "outcomes", "scales", "figures"))
+DRAWING_SCRIPTS = (
+    "uplot/uPlot.iife.min.js",
+    *(f"page/{name}.js" for name in ("dom", "theme", "unpack", "outcomes", "chart", "figures")),
+)
 """The scripts of figures and tables, for any page."""
 
 _POLICY = (
@@ -27,7 +30,7 @@ def assemble(title: str, *, scripts: Sequence[str], data: Mapping[str, str], sam
       data: embedded data by the id of the element that holds it (`embed`).
       same_origin: allow the script to ask the server that served the page; a file from disk asks nobody.
     """
-    script = "(() => {\n'use strict';\n" + "\n".join(inline_script(name) for name in scripts) + "\n})();"
+    script = "(() => {\n'use strict';\n" + "\n".join(asset(name) for name in scripts) + "\n})();"
     style = "\n".join(asset(name) for name in STYLES)
     policy = _POLICY.format(script=_hash_of(script), style=_hash_of(style))
     if same_origin:

@@ -31,7 +31,7 @@ _VIEWS = (
     "overview",
     "keys",
 )
-SCRIPTS = ("uplot/uPlot.iife.min.js", *DRAWING_SCRIPTS, *(f"page/{name}.js" for name in _VIEWS), "page/main.js")
+SCRIPTS = (*DRAWING_SCRIPTS, *(f"page/{name}.js" for name in _VIEWS), "page/main.js")
 LIVE_SCRIPT = "page/live.js"
 
 
@@ -100,6 +100,6 @@ class PageAtTheEnd(Callback):
         try:
             say(f"report: {write_report(self._run_dir)}", self._console)
         except Exception as error:  # whatever it is, the run is finished and saved
-            found = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             again = f"try again with fr3e report {self._run_dir}"
-            print(f"fr3e: the report was not written ({found}); {again}", file=sys.stderr)
+            print(f"fr3e: the report was not written ({reason}); {again}", file=sys.stderr)

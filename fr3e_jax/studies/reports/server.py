@@ -17,51 +17,31 @@ ADDRESS = "127.0.0.1"
 
 
 class LivePage:
-    """The newest page of a run. A newer one is made in the background after the run has written a step."""
+    """The page of a run, made again where the run has written a step since; a second request waits for the first."""
 
     def __init__(self, path: Path, render: Callable[[StoredRun], str]) -> None:
-        self.path, self.render = path, render
-        self._lock = threading.Lock()
-        self._state: Any = None
-        self._builder: threading.Thread | None = None
-        self.version = 0
-        self.step = 0
-        self.content = b""
-        self._build()
+        self._path, self._render, self._lock, self.shown = path, render, threading.Lock(), ""
+        self.shown = self.version()
+        self._content = render(StoredRun.open(path)).encode()
 
-    def refresh(self) -> None:
-        """Begin to make a newer page, unless there are no newer steps or one is being made."""
-        with self._lock:
-            making = self._builder is not None and self._builder.is_alive()
-            if making or self._on_disk() == self._state:
-                return
-            self._builder = threading.Thread(target=self._build_quietly, daemon=True)
-            self._builder.start()
-
-    def join(self) -> None:
-        """Wait until no page is being made."""
-        if self._builder is not None:
-            self._builder.join()
-
-    def _build_quietly(self) -> None:
+    def version(self) -> str:
+        """A text that changes when the run writes metrics, rollouts or its summary."""
         try:
-            self._build()
-        except (ConfigError, OSError) as error:  # the run has just been moved, or is being resumed
-            print(f"fr3e report: the page stays as it was: {error}", flush=True)
+            run = StoredRun.open(self._path)
+            written = run.directory.metrics.stat().st_mtime_ns
+        except (ConfigError, OSError):  # the run has no metrics yet, has just been moved, or is being resumed
+            return self.shown
+        return f"{written} {len(run.steps())} {len(run.steps('eval'))} {run.directory.summary.is_file()}"
 
-    def _build(self) -> None:
-        state, run = self._on_disk(), StoredRun.open(self.path)
-        content = self.render(run).encode()
+    def content(self) -> bytes:
+        """The page with all that is on disk; the former page if the run cannot be read just now."""
         with self._lock:
-            self._state, self.content, self.version = state, content, self.version + 1
-            self.step = max([record["step"] for record in run.records], default=0)
-
-    def _on_disk(self) -> Any:
-        """A value that changes when the run writes metrics or rollouts."""
-        run = StoredRun.open(self.path)
-        metrics = run.directory.metrics
-        written = metrics.stat().st_mtime_ns if metrics.is_file() else 0
-        return written, len(run.steps()), len(run.steps("eval")), run.directory.summary.is_file()
+            if (version := self.version()) != self.shown:
+                try:
+                    self._content, self.shown = self._render(StoredRun.open(self._path)).encode(), version
+                except (ConfigError, OSError) as error:
+                    print(f"fr3e report: the page stays as it was: {error}", flush=True)
+            return self._content
 
 
 def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
@@ -81,11 +61,10 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
             if not _names_loopback(self.headers.get("Host", "")):
                 self.send_error(HTTPStatus.FORBIDDEN, "this server answers requests to 127.0.0.1 and localhost only")
             elif self.path in ("/", "/report.html"):
-                page.refresh()
-                self._answer("text/html; charset=utf-8", page.content)
+                self._answer("text/html; charset=utf-8", page.content())
             elif self.path == "/version":
-                page.refresh()
-                self._answer("application/json", json.dumps({"version": page.version, "step": page.step}).encode())
+                versions = {"shown": page.shown, "newest": page.version()}
+                self._answer("application/json", json.dumps(versions).encode())
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
 

@@ -1,4 +1,4 @@
-"""Final answers, their diversity and majority, branching and length, against counting by hand."""
+"""Final answers, their diversity and majority, against counting by hand."""
 
 from itertools import combinations
 
@@ -81,17 +81,3 @@ def test_curves_of_a_run_are_means_over_its_problems(tmp_path):
     majority, diversity = findings(run, only=["maj_at_k", "answer_diversity"])
     assert majority.series[0].y[0] == pytest.approx(1 / 3) and majority.series[0].y[2] == pytest.approx(0.5)
     assert diversity.series[0].y == pytest.approx([1.0, (5 / 3 + 1) / 2, 1.5])
-
-
-def test_branching_and_length_are_means_of_right_and_of_wrong_responses(tmp_path):
-    rollouts = [
-        rollout(1, 0, 0, True, [3, 1], entropies=[np.log(3), 0.0]),
-        rollout(1, 0, 1, True, [3, 4, 5, 1], entropies=[np.log(2)] * 4),
-        rollout(1, 0, 2, False, [3], entropies=[np.log(5)]),
-    ]
-    branching, length = findings(
-        made_up_run(tmp_path / "run", rollouts=rollouts), only=["effective_branching", "length_by_outcome"]
-    )
-    assert {one.name: one.y[0] for one in branching.series} == pytest.approx({"right": 2.0, "wrong": 5.0})
-    assert {one.name: one.y[0] for one in length.series} == {"right": 3.0, "wrong": 1.0}
-    assert (length.series[0].low[0], length.series[0].high[0]) == (2.5, 3.5)

@@ -44,15 +44,12 @@ def means(pairs):
 
 
 def test_profiles_are_means_over_sampled_tokens(run):
-    tenths, places = findings(run, only=["entropy_by_relative_position", "entropy_by_position"])
+    (tenths,) = findings(run, only=["entropy_by_relative_position"])
     for name, wanted in (("all", (0, 1)), ("right", (1,)), ("wrong", (0,))):
         tokens = [row for row in sampled_tokens(run) if row[1] in wanted]
         expected = means((10 * place // length, entropy) for _, _, place, length, _, entropy in tokens)
         found = next(one for one in tenths.series if one.name == name)
         assert {i: y for i, y in enumerate(found.y) if y is not None} == pytest.approx(expected)
-        expected = means((place, entropy) for _, _, place, _, _, entropy in tokens)
-        found = next(one for one in places.series if one.name == name)
-        assert {x: y for x, y in zip(found.x, found.y, strict=True) if y is not None} == pytest.approx(expected)
 
 
 def test_entropy_by_sign_follows_the_tokens_that_one_sign_alone_has(run):
@@ -66,3 +63,26 @@ def test_entropy_by_sign_follows_the_tokens_that_one_sign_alone_has(run):
         alone = [row for row in own if (row[0], row[4]) not in of_sign[not sign]]
         expected = means((row[0], row[5]) for row in alone)
         assert lines.get(f"tokens in {name} samples only", {}) == pytest.approx(expected)
+
+
+class NumberCodec:
+    def decode(self, ids, *, special_tokens=False):
+        return " ".join(map(str, ids))
+
+
+def test_token_clouds_compare_frequencies_and_entropies(tmp_path):
+    """Of 9 tokens at step 1 one is 14, of 10 at step 2 one is 20; the entropy of a token is its id."""
+    by_step = {1: [2, 3, 4, 8, 6, 7, 14, 8, 1], 2: [2, 4, 8, 9, 10, 11, 6, 8, 20, 1]}
+    rollouts = [
+        rollout(step, 0, base, True, tokens, entropies=[float(token) for token in tokens])
+        for step, tokens in by_step.items()
+        for base in range(5)
+    ]
+    run = made_up_run(tmp_path / "run", rollouts=rollouts)
+    run.__dict__["codec"] = NumberCodec()
+    (table,) = findings(run, only=["token_clouds"])
+    rows = {(row["change"], row["token"]): row for row in table.rows()}
+    assert rows["rose", "20"]["late (of 1,000)"] == pytest.approx(1000 / 10)
+    assert rows["fell", "14"]["early (of 1,000)"] == pytest.approx(1000 / 9)
+    assert rows["fell", "14"]["late entropy (nats)"] is None
+    assert not [change for change, _ in rows if change == "entropy fell"]

@@ -1,27 +1,11 @@
-"""FR3E's figures against metrics and rollouts as they were written."""
+"""FR3E's figures against rollouts as they were written."""
 
 import numpy as np
 import pytest
 from analysed_runs import made_up_run, rollout
 
-from fr3e_jax.studies.analysis.catalogue import analyse, findings
+from fr3e_jax.studies.analysis.catalogue import findings
 from fr3e_jax.studies.analysis.fr3e_figures import moving_average
-
-
-def test_curves_of_metrics_are_the_metrics_and_gaps_are_left_out(tmp_path):
-    metrics = [
-        (1, {"entropy/mean": 0.5, "state_groups/all_right": 3, "length/mean": 20.0, "reward/mean": 0.25}),
-        (2, {"entropy/mean": float("nan"), "state_groups/all_right": 4, "length/mean": 22.0, "reward/mean": 0.5}),
-        (3, {"state_groups/all_right": 5}),
-    ]
-    run = made_up_run(tmp_path / "run", metrics=metrics)
-    names = ["entropy_over_steps", "reward_over_steps", "length_over_steps", "all_right_all_wrong"]
-    found = {one.name: one for one in findings(run, only=names)}
-    entropy = found["entropy_over_steps"].series[0]
-    assert (entropy.x[0], entropy.y[0]) == (1, 0.5) and 3 not in entropy.x and len(found) == 4
-    groups = found["all_right_all_wrong"].series
-    assert [(one.name, list(one.x), list(one.y)) for one in groups] == [("all right, states", [1, 2, 3], [3, 4, 5])]
-    assert list(found["length_over_steps"].series[0].y) == [20.0, 22.0]
 
 
 def test_advantages_are_quantiles_of_the_trained_rollouts(tmp_path):
@@ -50,10 +34,3 @@ def test_heat_map_has_the_share_of_right_samples_and_the_hardest_problem_first(t
     (heat,) = findings(made_up_run(tmp_path / "run", samples=samples), only=["reward_by_problem"])
     assert list(heat.columns) == [0, 5] and list(heat.lines) == ["p/1", "p/0"]
     assert [list(line) for line in heat.values] == [[0.0, 0.5], [1.0, 0.5]]
-
-
-def test_baseline_lies_over_the_run_with_its_name(tmp_path):
-    runs = [made_up_run(tmp_path / name / "run", metrics=[(1, {"reward/mean": y})]) for name, y in (("a", 1), ("b", 2))]
-    (figure,), _ = analyse(runs[:1], baseline=runs[1], only=["reward_over_steps"])
-    named = {one.name: list(one.y) for one in figure.series}
-    assert named == {"run: base rollouts": [1], "run (baseline): base rollouts": [2]}

@@ -1,12 +1,11 @@
-"""Perplexity and defects of responses, one by one."""
+"""Perplexity, defects and length of responses."""
 
 import numpy as np
 import pytest
 from analysed_runs import made_up_run, rollout
 
 from fr3e_jax.studies.analysis.catalogue import findings
-from fr3e_jax.studies.analysis.perplexity import log_perplexity
-from fr3e_jax.studies.analysis.response_quality import is_misformatted, mixes_languages
+from fr3e_jax.studies.analysis.response_quality import log_perplexity
 from fr3e_jax.studies.analysis.responses import responses_of
 
 
@@ -42,17 +41,6 @@ def test_perplexity_shares_are_those_of_a_histogram(tmp_path):
     assert f"median of right {np.exp(np.median(stored[1::2])):.4g}" in figure.note
 
 
-@pytest.mark.parametrize(
-    ("text", "wrong"), [(r"\boxed{3}", False), ("3", True), (r"\boxed{3} or \boxed{4}", True), (r"\boxed 3", True)]
-)
-def test_format_violation_is_another_number_of_boxes_than_one(text, wrong):
-    assert is_misformatted(text) == wrong
-
-
-def test_language_mixing_is_a_chinese_character():
-    assert mixes_languages("so 因此 x") and not mixes_languages("naïve α ≤ β, かな")
-
-
 def test_shares_of_defects_are_counted_step_by_step(tmp_path):
     good, repeated = [2, 3, 4, 5, 6, 1], [2, 3] * 6
     rollouts = [
@@ -63,4 +51,15 @@ def test_shares_of_defects_are_counted_step_by_step(tmp_path):
     (figure,) = findings(made_up_run(tmp_path / "run", rollouts=rollouts), only=["low_quality_responses"])
     lines = {one.name.split(" (")[0]: list(one.y) for one in figure.series}
     assert lines["repetition"] == [0.5, 0.0] and lines["cut at the length cap"] == [0.5, 0.0]
-    assert lines["no answer"] == [0.0, 1.0] and lines["language mixing"] == [0.0, 0.0] and "format" not in lines
+    assert lines["no answer"] == [0.0, 1.0]
+
+
+def test_lengths_are_means_and_quartiles_of_right_and_of_wrong_responses(tmp_path):
+    rollouts = [
+        rollout(1, 0, 0, True, [3, 1]),
+        rollout(1, 0, 1, True, [3, 4, 5, 1]),
+        rollout(1, 0, 2, False, [3]),
+    ]
+    (length,) = findings(made_up_run(tmp_path / "run", rollouts=rollouts), only=["length_by_outcome"])
+    assert {one.name: one.y[0] for one in length.series} == {"right": 3.0, "wrong": 1.0}
+    assert (length.series[0].low[0], length.series[0].high[0]) == (2.5, 3.5)

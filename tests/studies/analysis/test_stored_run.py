@@ -1,18 +1,13 @@
 """A run read from disk for analysis."""
 
 import pytest
+from analysed_runs import rollout
 
 from fr3e_jax.configuration import Config, ConfigError, save_config
 from fr3e_jax.runs.metrics import MetricsWriter
-from fr3e_jax.runs.rollout_store import RolloutRecord, write_rollouts
+from fr3e_jax.runs.rollout_store import write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.studies.analysis.stored_run import StoredRun
-
-
-def record(step, kind="base", **changes):
-    values = {"id": f"{step}/0/0", "step": step, "kind": kind, "prompt_position": 0, "problem_id": "p/0", "base": 0}
-    values |= {"prompt_ids": [5], "token_ids": [6, 1], "logprobs": [-0.5, -0.25], "entropies": [1.0, 0.5]}
-    return RolloutRecord(**values | {"reward": 1.0, "finished": True} | changes)
 
 
 @pytest.fixture
@@ -22,8 +17,8 @@ def run(tmp_path):
     with MetricsWriter(directory, resume_step=None) as metrics:
         metrics.write(0, {"greedy": 0.25}, kind="eval")
         metrics.write(1, {"reward/mean": 0.5})
-    write_rollouts(directory, 1, [record(1), record(1, id="1/0/1")])
-    write_rollouts(directory, 0, [record(0, "eval", benchmark="order")], stem="eval")
+    write_rollouts(directory, 1, [rollout(1, 0, 0, 1, [6, 1]), rollout(1, 0, 1, 1, [6, 1])])
+    write_rollouts(directory, 0, [rollout(0, 0, 0, 1, [6, 1], kind="eval", benchmark="order")], stem="eval")
     (directory.rollouts / ".step_000002.jsonl.gz.tmp").write_bytes(b"half")
     return StoredRun.open(directory.path)
 
@@ -32,8 +27,8 @@ def test_settings_metrics_rollouts_and_samples_are_read(run):
     assert run.name == "first" and run.settings["name"] == "small" and run.settings["evaluation.pass_at"] == [8, 16]
     assert [r["reward/mean"] for r in run.training] == [0.5] and [r["greedy"] for r in run.evaluations] == [0.25]
     assert (run.steps(), run.steps("eval")) == ([1], [0])
-    assert [rollout.id for rollout in run.rollouts(1)] == ["1/0/0", "1/0/1"]
-    assert [rollout.benchmark for rollout in run.rollouts(0, "eval")] == ["order"]
+    assert [record.id for record in run.rollouts(1)] == ["1/0/0", "1/0/1"]
+    assert [record.benchmark for record in run.rollouts(0, "eval")] == ["order"]
     assert run.provenance["verb"] == "train" and run.summary is None
     assert run.codec.decode([2]) == "0"
 

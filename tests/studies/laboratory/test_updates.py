@@ -40,7 +40,6 @@ def test_changes_are_those_of_full_forward_passes(finished_run, session, tiny_ru
         (["--steps", "4,3"], "expected two of them, the earlier first"),
         (["--steps", "1,77"], "has checkpoints of steps"),
         (["--steps", "a"], "'a' is no list of steps"),
-        (["--categories", "nowhere.yaml"], "nowhere.yaml cannot be used"),
     ],
 )
 def test_mistakes_are_one_line(finished_run, capsys, arguments, expected):

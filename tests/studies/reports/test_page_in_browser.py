@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from made_up_runs import write_comparison_page
 from reported_runs import STEPS, write_reported_run
 
 from fr3e_jax.runs.metrics import MetricsWriter
@@ -41,15 +42,7 @@ FINDINGS = [
         y_label="count",
         series=[Series("a", ["x", "<i>y"], [1, 2]), Series("b", ["x"], [3])],
     ),
-    Figure(
-        name="points",
-        title="Points",
-        kind="points",
-        x_label="k",
-        y_label="y",
-        series=[Series("a", [1, 10, 100], [1, 2, 3])],
-        log_x=True,
-    ),
+    Figure(name="log", title="Logarithmic", y_label="y", series=[Series("a", [1, 10, 100], [1, 2, 3])], log_x=True),
     HeatMap(
         name="heat",
         title="Heat",
@@ -268,6 +261,32 @@ def test_held_out_problems_show_their_answers_at_each_evaluation(browser, made_u
         assert "sample 2:" in answers.nth(1).inner_text()
 
 
+def test_a_figure_tells_the_numbers_under_the_pointer(browser, made_up):
+    with Shown(browser, made_up[0], address="#view=figures") as shown:
+        over = shown.page.locator("#figure-lines .u-over")
+        box = over.bounding_box()
+        over.hover(position={"x": box["width"] - 1, "y": box["height"] / 2})
+        assert shown.page.locator("#tip").inner_text() == "training step: 3\n<b>a: 0.3 [0, 1]"
+
+
+def test_a_comparison_tells_the_numbers_of_the_runs_and_shows_a_hostile_name_as_text(browser, tmp_path):
+    """Seed 1 ends at 200 tokens with 0.75; seed 0 is then two thirds of the way from 0.25 to 0.5."""
+    hostile = "</script><img src=x onerror=\"document.title='taken'\">\u202e\x1b[31m<!--"
+    with Shown(browser, write_comparison_page(tmp_path, [hostile, "plain"])) as shown:
+        page = shown.page
+        over = page.locator(".u-over")
+        box = over.bounding_box()
+        over.hover(position={"x": box["width"] * 2 / 3, "y": box["height"] / 2})
+        middle = 0.25 + 0.25 * 2 / 3
+        axis, *_, plain = page.locator("#tip").inner_text().splitlines()
+        assert (axis, plain) == ("sampled tokens: 200", f"plain: {(middle + 0.75) / 2:.4g} [{middle:.4g}, 0.75]")
+        cells = page.locator("#figure-runs td").all_inner_texts()
+        assert cells[0].startswith("</script><img src=x") and "⟨U+202E⟩" in cells[0] and "300" in cells
+        flags = page.get_by_label("before you compare").locator("li").all_inner_texts()
+        assert len(flags) == 2 and "is interrupted at step 3" in flags[0]
+        assert page.locator("img").count() == 0 and page.title().startswith("Comparison:")
+
+
 def test_served_page_offers_newer_steps_and_asks_nobody_else(browser, tmp_path):
     path = tmp_path / "run"
     write_reported_run(path)
@@ -280,7 +299,7 @@ def test_served_page_offers_newer_steps_and_asks_nobody_else(browser, tmp_path):
         page.wait_for_selector("html[data-ready=yes]")
         with MetricsWriter(StoredRun.open(path).directory, resume_step=STEPS) as metrics:
             metrics.write(STEPS + 1, {"reward/mean": 1.0})
-        page.get_by_role("button", name=f"step {STEPS + 1} is there").click(timeout=30_000)
+        page.get_by_role("button", name="newer steps are there").click(timeout=30_000)
         page.wait_for_selector("html[data-ready=yes]")
         assert "prompt=1/10" in page.url and complaints == []
         page.get_by_role("tab", name="Curves").click()

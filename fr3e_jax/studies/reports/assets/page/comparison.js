@@ -13,8 +13,10 @@ async function start() {
   const shown = {metric: page.metric, axis: page.axes[0][0], band: 'range'};
   const chart = element('div', {class: 'panel'});
   const draw = () => {
-    FRAME.width = Math.max(240, chart.clientWidth - 26);
-    replace(chart, figure(chosenFigure(shown)));
+    clearPlots(chart);
+    const finding = chosenFigure(shown);
+    replace(chart, figurePlace(finding));
+    drawFigure(chart.querySelector('.plot'), finding, 400);
   };
   const select = (name, options) =>
     element(
@@ -48,7 +50,7 @@ async function start() {
     ),
     element('div', {id: 'tip', hidden: true, role: 'tooltip'}),
   );
-  FRAME.height = 400;
+  document.addEventListener('theme', draw);
   new ResizeObserver(draw).observe(chart.parentNode);
   draw();
   document.documentElement.dataset.ready = 'yes';

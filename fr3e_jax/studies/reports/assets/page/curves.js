@@ -42,8 +42,7 @@ const CHARTS = [
   ['Seconds by stage', /^seconds\/(?!grading_wait)/, {stacked: true}],
   ['Prompts of a step', ['prompts/kept', 'prompts/rejected', 'prompts/expanded']],
 ];
-const HEIGHT = 190;
-const curves = {smoothing: 0, logarithmic: new Map(), plots: [], other: ''};
+const curves = {smoothing: 0, logarithmic: new Map(), other: ''};
 
 function curvesView() {
   const body = element('div', {class: 'charts'});
@@ -93,8 +92,7 @@ function curvesView() {
 }
 
 function drawCharts(body, names) {
-  for (const plot of curves.plots) plot.destroy();
-  curves.plots = [];
+  clearPlots(body);
   const wanted = curves.other ? [[curves.other, [curves.other], {}], ...CHARTS] : CHARTS;
   const panels = [];
   for (const [title, which, options = {}] of wanted) {
@@ -103,126 +101,47 @@ function drawCharts(body, names) {
       ? which.filter((name) => name in table)
       : Object.keys(table)
           .filter((name) => which.test(name))
-          .sort(inOrder);
+          .sort((a, b) => a.localeCompare(b, 'en', {numeric: true}));
     const told = found.filter((name) =>
       table[name].some((value) => value !== null && (value !== 0 || !options.stacked)),
     );
     if (told.length) panels.push([chartPanel(title), title, table, told, options]);
   }
   replace(body, panels.length ? panels.map(([panel]) => panel.node) : element('p', {}, 'There are no metrics yet.'));
-  for (const [panel, title, table, told, options] of panels) drawChart(panel, title, table, told, options);
-}
-
-function inOrder(a, b) {
-  return a.localeCompare(b, 'en', {numeric: true});
+  for (const panel of panels) drawChart(...panel);
 }
 
 function chartPanel(title) {
   const scale = button('log', null, {'aria-label': `${title}: logarithmic scale`});
   const plot = element('div', {class: 'plot'});
   const legend = element('div', {class: 'legend'});
-  return {
-    node: element('div', {class: 'chart panel'}, rowElement(element('h3', {}, title), scale), legend, plot),
-    scale,
-    plot,
-    legend,
-  };
+  const node = element('div', {class: 'chart panel'}, rowElement(element('h3', {}, title), scale), legend, plot);
+  return {node, scale, plot, legend};
 }
 
 function drawChart(panel, title, table, names, options) {
-  const logarithmic = !options.stacked && (curves.logarithmic.get(title) ?? options.logarithmic ?? false);
+  const yLog = !options.stacked && (curves.logarithmic.get(title) ?? options.logarithmic ?? false);
   panel.scale.hidden = Boolean(options.stacked);
-  panel.scale.setAttribute('aria-pressed', String(logarithmic));
+  panel.scale.setAttribute('aria-pressed', String(yLog));
   panel.scale.onclick = () => {
-    curves.logarithmic.set(title, !logarithmic);
-    for (const plot of curves.plots.filter((one) => one.root.parentNode === panel.plot)) plot.destroy();
-    curves.plots = curves.plots.filter((one) => one.root.isConnected);
+    curves.logarithmic.set(title, !yLog);
     drawChart(panel, title, table, names, options);
   };
   const steps = table.step;
-  const raw = names.map((name) =>
-    table[name].map((value) => (logarithmic && value !== null && value <= 0 ? null : value)),
-  );
   const smooth = curves.smoothing > 0 && !options.points && !options.stacked;
-  const colours = names.map((_, i) => colour(options.colours ? options.colours[i] : `c${(i % 8) + 1}`));
-  const lines = options.stacked ? stacked(raw) : smooth ? raw.map(smoothed) : raw;
-  const below = smooth ? raw : []; // the unsmoothed lines, pale
-  const series = [
-    {},
-    ...below.map((_, i) => ({stroke: `${colours[i]}55`, width: 1, points: {show: false}})),
-    ...lines.map((_, i) => ({
-      label: names[i],
-      stroke: colours[i],
-      width: options.stacked ? 1 : 1.8,
-      fill: options.stacked && i === lines.length - 1 ? `${colours[i]}bb` : undefined,
-      spanGaps: true,
-      points: {show: options.points || steps.length === 1, size: 5, fill: colours[i]},
-    })),
-  ];
-  const bands = lines.slice(1).map((_, i) => ({series: [i + 1, i + 2], fill: `${colours[i]}bb`, dir: -1}));
-  const show = (i) => showLegend(panel.legend, names, raw, colours, steps, i, options);
-  const plot = new uPlot(
-    {
-      width: Math.max(220, panel.plot.clientWidth),
-      height: HEIGHT,
-      series,
-      legend: {show: false},
-      bands: options.stacked ? bands : undefined,
-      cursor: {sync: {key: 'run'}, points: {show: !options.stacked}},
-      scales: {x: {time: false}, y: {distr: logarithmic ? 3 : 1, range: yRange(options, logarithmic)}},
-      axes: axes(logarithmic),
-      hooks: {setCursor: [(one) => show(one.cursor.idx ?? null)]},
-    },
-    [steps, ...below, ...lines],
-    panel.plot,
-  );
-  plot.over.addEventListener('click', () => {
-    const i = plot.cursor.idx;
-    if (i !== null && i !== undefined) openStep(steps[i], options.of === 'eval');
+  const lines = names.map((name, i) => {
+    const raw = table[name].map((value) => (yLog && value !== null && value <= 0 ? null : value));
+    const tone = colour(options.colours ? options.colours[i] : `c${(i % 8) + 1}`);
+    return {name, raw, y: smooth ? smoothed(raw) : raw, pale: smooth ? raw : null, colour: tone};
   });
-  curves.plots.push(plot);
+  const show = (i) => showLegend(panel.legend, lines, steps, i, options);
+  drawPlot(panel.plot, {
+    ...{x: steps, lines, height: 190, yLog, range: options.range, stacked: options.stacked, points: options.points},
+    sync: 'run',
+    onCursor: show,
+    onClick: (i) => openStep(steps[i], options.of === 'eval'),
+  });
   show(null);
-}
-
-function yRange(options, logarithmic) {
-  if (logarithmic) return undefined;
-  return (_, low, high) => {
-    if (low === null) return [0, 1];
-    if (options.range)
-      return [Math.min(options.range[0], low), Math.max(high * 1.05, Math.min(options.range[1], high + 0.1))];
-    if (options.stacked) return [0, high];
-    const pad = (high - low || Math.abs(high) || 1) * 0.08;
-    return [low >= 0 && low - pad < 0.5 * high ? 0 : low - pad, high + pad];
-  };
-}
-
-function axes(logarithmic) {
-  const common = {
-    stroke: colour('muted'),
-    grid: {stroke: colour('line'), width: 0.7},
-    ticks: {stroke: colour('line'), width: 0.7},
-    font: '11px system-ui, sans-serif',
-  };
-  return [
-    {...common, space: 60, size: 26, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick : ''))},
-    {
-      ...common,
-      size: 52,
-      values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : logarithmic ? exponent(tick) : number(tick, 3))),
-      ...(logarithmic
-        ? {
-            filter: (_, ticks) =>
-              ticks.map((tick) =>
-                Number.isInteger(Math.log10(tick)) || Math.abs(Math.log10(tick) % 1) < 1e-9 ? tick : null,
-              ),
-          }
-        : {}),
-    },
-  ];
-}
-
-function exponent(value) {
-  return value >= 0.01 && value < 1e5 ? number(value, 2) : value.toExponential(0).replace('-', '−').replace('e+', 'e');
 }
 
 // Means over the past with exponential weights; the first values weigh no more than the others (as in TensorBoard).
@@ -237,24 +156,13 @@ function smoothed(values) {
   });
 }
 
-// Upper edges of bands: each holds its own value and those after it, so the first band is at the top.
-function stacked(columns) {
-  const edges = columns.map((column) => column.slice());
-  for (let i = columns.length - 2; i >= 0; i--) {
-    edges[i] = edges[i].map((value, n) =>
-      value === null && edges[i + 1][n] === null ? null : (value ?? 0) + (edges[i + 1][n] ?? 0),
-    );
-  }
-  return edges;
-}
-
-function showLegend(legend, names, raw, colours, steps, i, options) {
-  const last = i ?? raw[0].length - 1;
-  const entries = names.map((name, n) => {
-    const mark = element('i', {class: options.stacked ? 'block' : null});
-    mark.style.background = colours[n];
+function showLegend(legend, lines, steps, i, options) {
+  const last = i ?? steps.length - 1;
+  const names = lines.map((line) => line.name);
+  const entries = lines.map(({name, raw, colour: tone}) => {
     const meaning = page.explanations[options.of ?? 'train'][name];
-    return element('span', {title: meaning ? `${name}: ${meaning}` : name}, mark, `${shortName(name, names)} ${number(raw[n][last])}`);
+    const text = `${shortName(name, names)} ${number(raw[last])}`;
+    return legendEntry(tone, text, meaning ? `${name}: ${meaning}` : name, Boolean(options.stacked));
   });
   replace(legend, element('span', {class: 'muted'}, `step ${steps[last]}`), entries);
 }

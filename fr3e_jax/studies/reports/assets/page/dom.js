@@ -82,6 +82,11 @@ function outOf(shown, all, one) {
   return shown === all ? plural(all, one) : `${shown.toLocaleString('en')} of ${plural(all, one)}`;
 }
 
+function shortened(text, length) {
+  const seen = visible(String(text));
+  return seen.length > length ? `${seen.slice(0, length - 1)}…` : seen;
+}
+
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

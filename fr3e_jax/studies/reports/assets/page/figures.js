@@ -1,6 +1,4 @@
-// Figures of analyses, drawn from their numbers: lines, bars, points, heat maps and tables.
-
-const FRAME = {width: 520, height: 250, left: 58, right: 14, top: 10, bottom: 40};
+// Figures of analyses, drawn from their numbers: charts, heat maps and tables.
 
 function figuresView() {
   const body = element('div', {class: 'figures'});
@@ -13,22 +11,23 @@ function figuresView() {
     body,
   );
   view.drawn = () => {
-    const columns = Math.max(1, Math.floor((body.clientWidth + 12) / 532));
-    // In the units of the window, so that texts keep their size.
-    FRAME.width = Math.max(240, Math.floor((body.clientWidth - 12 * (columns - 1)) / columns) - 28);
-    replace(body, page.findings.map(findingPanel));
+    clearPlots(body);
+    const panels = page.findings.map((finding) => [findingPanel(finding), finding]);
+    replace(body, panels.map(([panel]) => panel));
+    for (const [panel, finding] of panels) if (finding.type === 'Figure') drawFigure(panel.querySelector('.plot'), finding);
   };
   return view;
 }
 
+// The panel of a finding. A figure is drawn into its place once that is in the page.
 function findingPanel(finding) {
-  const draw = {Figure: figure, HeatMap: heatMap, TextTable: findingTable}[finding.type];
+  const content = {Figure: figurePlace, HeatMap: heatMap, TextTable: findingTable}[finding.type](finding);
   const origin = [finding.note, finding.source].filter(Boolean).join(' — ');
   return element(
     'div',
     {class: 'panel', id: `figure-${finding.name}`},
     element('h3', {}, visible(finding.title)),
-    draw(finding),
+    content,
     origin ? noteElement(visible(origin)) : null,
   );
 }
@@ -48,135 +47,65 @@ function findingTable(finding) {
   );
 }
 
-function figure(finding) {
-  const named = finding.series.some((series) => series.x.some((x) => typeof x === 'string'));
-  const node = drawing(finding.title);
-  const bottom = FRAME.height - FRAME.bottom,
-    bars = finding.kind === 'bars';
-  let [low, high] = extent(
-    finding.series.flatMap((series) => [...series.y, ...(series.low ?? []), ...(series.high ?? [])]),
+function figurePlace({title, series}) {
+  const entries = series.map(({name}, n) => legendEntry(`var(--c${(n % 8) + 1})`, visible(name)));
+  return element(
+    'div',
+    {class: 'figure'},
+    series.length > 1 ? element('div', {class: 'legend'}, entries) : null,
+    element('div', {class: 'plot', role: 'img', 'aria-label': visible(title)}),
   );
-  if (bars || (low > 0 && low < 0.4 * high)) [low, high] = [Math.min(0, low), Math.max(0, high)];
-  const room = (high - low || 1) * 0.06;
-  const y = linear(low === 0 ? 0 : low - room, high + room, bottom, FRAME.top);
-  yAxis(node, y, low, high, finding.y_label);
-  xLabel(node, finding.x_label);
-  if (named || bars) categories(node, finding, y, bottom);
-  else points(node, finding, y, bottom);
-  return element('div', {}, seriesLegend(finding.series.map((series) => series.name)), node);
 }
 
-function told(finding, series, i) {
-  const interval = series.low ? ` [${number(series.low[i])}, ${number(series.high[i])}]` : '';
-  const x = typeof series.x[i] === 'number' ? number(series.x[i]) : visible(series.x[i]);
-  return `${visible(series.name)}\n${visible(finding.x_label)}: ${x}\n${visible(finding.y_label)}: ${number(series.y[i])}${interval}`;
-}
-
-function seriesColour(s) {
-  return `var(--c${(s % 8) + 1})`;
-}
-
-// A mark in the colour of its series that shows its numbers when the pointer is over it.
-function markOf(name, attributes, finding, s, i) {
-  const mark = svg(name, attributes);
-  mark.style.fill = seriesColour(s);
-  mark.dataset.told = told(finding, finding.series[s], i);
-  return mark;
-}
-
-function categories(node, finding, y, bottom) {
-  const names = [...new Set(finding.series.flatMap((series) => series.x))];
-  if (names.every((name) => typeof name === 'number')) names.sort((a, b) => a - b);
-  const width = (FRAME.width - FRAME.left - FRAME.right) / Math.max(1, names.length);
-  const bar = Math.min(48, (0.8 * width) / finding.series.length);
-  const every = Math.ceil(44 / width);
-  const longest = Math.max(3, Math.floor((width * every) / 6.2));
-  names.forEach((name, n) => {
-    const label = shortened(typeof name === 'number' ? number(name, 3) : name, longest);
-    if (n % every === 0) node.append(axisText(FRAME.left + (n + 0.5) * width, bottom + 15, label));
+// All series of a figure on one axis. Under the pointer, a tip has the numbers of all of them.
+function drawFigure(place, finding, height = 250) {
+  const x = [...new Set(finding.series.flatMap((series) => series.x))];
+  if (x.every((value) => typeof value === 'number')) x.sort((a, b) => a - b);
+  const lines = finding.series.map((series, n) => {
+    const placeOf = new Map(series.x.map((value, i) => [value, i]));
+    const column = (values) => values && x.map((value) => values[placeOf.get(value)] ?? null);
+    const [y, low, high] = [series.y, series.low, series.high].map(column);
+    return {name: series.name, y, low, high, colour: colour(`c${(n % 8) + 1}`)};
   });
-  finding.series.forEach((series, s) =>
-    series.x.forEach((name, i) => {
-      if (series.y[i] === null) return;
-      const x = FRAME.left + (names.indexOf(name) + 0.5) * width + (s - finding.series.length / 2) * bar;
-      const height = Math.max(0.5, Math.abs(y(series.y[i]) - y(0)));
-      const box = {x, y: Math.min(y(series.y[i]), y(0)), width: Math.max(0.5, bar - 1), height};
-      const mark =
-        finding.kind === 'bars'
-          ? markOf('rect', box, finding, s, i)
-          : markOf('circle', {cx: x + bar / 2, cy: y(series.y[i]), r: 4}, finding, s, i);
-      node.append(mark);
-      if (series.low && series.low[i] !== null)
-        node.append(verticalLine(x + bar / 2, y(series.low[i]), y(series.high[i])));
-    }),
-  );
-}
-
-function points(node, finding, y, bottom) {
-  const place = (x) => (finding.log_x ? Math.log10(Math.max(x, 1e-12)) : x);
-  const [low, high] = extent(finding.series.flatMap((series) => series.x.map(place)));
-  const scale = linear(low, high, FRAME.left + 6, FRAME.width - FRAME.right - 6);
-  const x = (value) => scale(place(value));
-  for (const tick of finding.log_x ? decades(10 ** low, 10 ** high) : ticks(low, high, 6))
-    node.append(axisText(x(tick), bottom + 15, number(tick, 4)));
-  finding.series.forEach((series, s) => {
-    const measured = series.x
-      .map((_, i) => i)
-      .filter((i) => series.y[i] !== null)
-      .sort((a, b) => series.x[a] - series.x[b]);
-    const at = (i, value) => `${x(series.x[i]).toFixed(1)},${y(value).toFixed(1)}`;
-    const within = measured.filter((i) => series.low && series.low[i] !== null && series.high[i] !== null);
-    if (finding.kind === 'lines') {
-      const edge = [
-        ...within.map((i) => at(i, series.high[i])),
-        ...within.toReversed().map((i) => at(i, series.low[i])),
-      ];
-      const band = svg('polygon', {points: edge.join(' '), opacity: 0.2});
-      band.style.fill = seriesColour(s);
-      const path = measured.map((i) => at(i, series.y[i])).join(' ');
-      const line = svg('polyline', {points: path, fill: 'none', 'stroke-width': 1.8});
-      line.style.stroke = seriesColour(s);
-      node.append(band, line);
-    } else {
-      node.append(...within.map((i) => verticalLine(x(series.x[i]), y(series.low[i]), y(series.high[i]))));
-    }
-    const r = finding.kind === 'points' ? 3 : measured.length > 60 ? 1.6 : 2.6;
-    node.append(
-      ...measured.map((i) => markOf('circle', {cx: x(series.x[i]), cy: y(series.y[i]), r}, finding, s, i)),
-    );
+  const told = (i) =>
+    lines
+      .filter((line) => line.y[i] !== null)
+      .map(({name, y, low, high}) => {
+        const interval = low && low[i] !== null ? ` [${number(low[i])}, ${number(high[i])}]` : '';
+        return `${visible(name)}: ${number(y[i])}${interval}`;
+      });
+  drawPlot(place, {
+    ...{x, lines, height, bars: finding.kind === 'bars', points: true, xLog: finding.log_x},
+    xLabel: finding.x_label,
+    yLabel: finding.y_label,
+    onCursor: (i, plot) => {
+      if (i === null) return hideTip();
+      const {left, top} = plot.over.getBoundingClientRect();
+      const where = `${visible(finding.x_label)}: ${typeof x[i] === 'number' ? number(x[i]) : visible(x[i])}`;
+      tip({clientX: left + plot.cursor.left, clientY: top + plot.cursor.top}, [where, ...told(i)].join('\n'));
+    },
   });
 }
 
 // Values by colour at the crossings of two axes.
-function heatMap(finding) {
-  const {columns, lines} = finding;
-  const [low, high] = extent(finding.values.flat());
-  const left = Math.min(150, 14 + 6.5 * Math.max(0, ...lines.map((line) => String(line).length)));
-  const width = Math.max(1.2, (FRAME.width - left - FRAME.right) / Math.max(1, columns.length));
-  const height = Math.max(3, Math.min(16, 420 / Math.max(1, lines.length)));
-  const bottom = lines.length * height;
-  const node = drawing(finding.title, bottom + 42, 5);
-  const everyLine = Math.ceil(11 / height),
-    everyColumn = Math.ceil(40 / width);
-  lines.forEach((line, r) => {
-    if (r % everyLine === 0)
-      node.append(axisText(left - 5, (r + 0.5) * height + 4, shortened(line, 22), {'text-anchor': 'end'}));
-    finding.values[r].forEach((value, c) => {
-      if (value === null) return;
-      const share = high > low ? (value - low) / (high - low) : 1;
-      const cell = svg('rect', {x: left + c * width, y: r * height, width: width + 0.3, height: height + 0.3});
-      cell.style.fill = rewardColour(share);
-      cell.dataset.told = visible(
-        `${finding.y_label}: ${line}\n${finding.x_label}: ${columns[c]}\n${number(value)} ${finding.unit}`,
-      );
-      node.append(cell);
-    });
-  });
-  columns.forEach((column, c) => {
-    if (c % everyColumn === 0) node.append(axisText(left + (c + 0.5) * width, bottom + 15, shortened(column, 12)));
-  });
-  xLabel(node, finding.x_label, left, bottom + 36);
+function heatMap({columns, lines, values, unit, x_label: xLabel, y_label: yLabel}) {
+  const measured = values.flat().filter((value) => value !== null);
+  const [low, high] = [Math.min(...measured), Math.max(...measured)];
+  const every = Math.ceil(columns.length / 6);
+  const cell = (value, r, c) => {
+    const title = visible(`${yLabel}: ${lines[r]}\n${xLabel}: ${columns[c]}\n${number(value)} ${unit}`);
+    const box = element('td', {title});
+    if (value !== null) box.style.background = rewardColour(high > low ? (value - low) / (high - low) : 1);
+    return box;
+  };
   const ramp = element('i', {class: 'ramp reward'});
-  const key = element('span', {}, number(low), ramp, `${number(high)} ${visible(finding.unit)}`);
-  return element('div', {}, element('div', {class: 'key'}, key), node);
+  return element(
+    'div',
+    {class: 'heat'},
+    element('div', {class: 'key'}, element('span', {}, number(low), ramp, `${number(high)} ${visible(unit)}`)),
+    tableElement(
+      [visible(xLabel), ...columns.map((column, c) => (c % every ? '' : shortened(column, 12)))],
+      lines.map((line, r) => [element('th', {}, shortened(line, 22)), ...values[r].map((value, c) => cell(value, r, c))]),
+    ),
+  );
 }

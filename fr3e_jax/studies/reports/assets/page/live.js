@@ -5,13 +5,11 @@ let servedVersion = null;
 
 async function askForNews() {
   try {
-    const {version, step} = await (await fetch('version', {cache: 'no-store'})).json();
-    servedVersion ??= version;
-    if (version !== servedVersion) {
-      replace(
-        document.getElementById('fresh'),
-        button(`step ${step} is there: show it`, () => location.reload(), {class: 'fresh'}),
-      );
+    const {shown, newest} = await (await fetch('version', {cache: 'no-store'})).json();
+    servedVersion ??= shown;
+    if (newest !== servedVersion) {
+      const show = button('newer steps are there: show them', () => location.reload(), {class: 'fresh'});
+      replace(document.getElementById('fresh'), show);
       return;
     }
   } catch {

@@ -59,7 +59,7 @@ async function start() {
     }
   });
   document.addEventListener('theme', () => {
-    if (shownView === 'curves') views.curves.node.drawn();
+    if (shownView === 'curves' || shownView === 'figures') views[shownView].node.drawn();
   });
   await follow();
   document.documentElement.dataset.ready = 'yes';
