@@ -5,11 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# LLVM takes most of the time of a first test run, so tests compile at its level 0. test-optimised keeps the level that
-# users have.
-# A worker that dies ends the tests at once; without it, pytest-xdist can wait for ever.
-OPTIMISED := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
-PYTEST := XLA_FLAGS=--xla_backend_optimization_level=0 $(OPTIMISED)
+# tests/conftest.py orders the files, so xdist shall not. A worker that dies ends the tests at once; without
+# --max-worker-restart, pytest-xdist can wait for ever.
+WORKERS := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+PYTEST := $(BIN)/python -m pytest $(WORKERS)
 
 PARITY := .venv-parity
 DOCS := .venv-docs
@@ -18,7 +17,7 @@ DOCS := .venv-docs
 GRPO_BESIDE_IT := For comparison, GRPO++ with the same start ends at avg@16 9 to 12 % after as many sampled tokens (five seeds), \
 	and at 19 to 24 % after as many CPU seconds, with 3.3 million tokens (three seeds).
 
-.PHONY: demo test test-slow test-campaign test-8 test-slow-8 test-optimised test-parity test-plan libtpu lint types docs lock
+.PHONY: demo test test-slow test-campaign test-8 test-optimised test-parity test-plan libtpu lint types docs lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
@@ -35,34 +34,36 @@ test-slow: $(VENV)/.installed-dev
 test-campaign: $(VENV)/.installed-dev
 	$(PYTEST) -m campaign tests/campaign
 
-# Tests in which vectorised code could round differently: sampling with any slots and lanes, shared rows' scores and
+# Tests in which optimised code could round differently: sampling with any slots and lanes, shared rows' scores and
 # gradients.
 test-optimised: $(VENV)/.installed-dev
-	$(OPTIMISED) -m "not slow" tests/rollouts/test_engine.py tests/policy/test_rows.py
+	FR3E_TEST_OPTIMISED=1 $(PYTEST) -m "not slow" tests/rollouts/test_engine.py tests/policy/test_rows.py \
+		-k "changes_no_rollout or change_no_rollout or full_forward or flattened or do_not_depend"
 
-# The slow tests on eight devices: meshes other than the one that uses every axis.
-test-slow-8: $(VENV)/.installed-dev
-	FR3E_TEST_DEVICES=8 $(PYTEST) -m slow tests/programs/test_every_mesh.py tests/programs/test_mesh_programs.py \
-		tests/programs/test_replicas.py
-
-# The tests of packages that place arrays on devices, on eight virtual devices.
+# On eight virtual devices: the programs on their meshes, and what places arrays or counts shards around them.
 test-8: $(VENV)/.installed-dev
-	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/programs tests/rollouts tests/learning tests/loop tests/verbs \
-		tests/runs tests/cluster tests/policy/test_huggingface.py \
-		tests/planning/test_estimate.py::test_planned_caches_have_the_shardings_that_prefill_returns --ignore tests/loop/test_several_processes.py \
-		--ignore tests/runs/test_profile.py --ignore tests/loop/test_end_to_end.py
+	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" $(ON_EIGHT_DEVICES)
+
+ON_EIGHT_DEVICES := tests/programs tests/policy/test_huggingface.py \
+	$(addprefix tests/rollouts/test_, engine.py router_replay.py tool_calls.py declared_shapes.py) \
+	$(addprefix tests/learning/test_, update.py packing.py declared_rows.py learner.py reference.py batch_shaping.py) \
+	$(addprefix tests/loop/test_, train.py resume.py stops.py first_return.py evaluate.py kept_bases.py lora_runs.py \
+		int8_runs.py expert_runs.py tools_in_training.py) \
+	$(addprefix tests/verbs/test_, export.py sft.py rft.py compile.py sample.py) \
+	$(addprefix tests/runs/test_, checkpoints.py compilation.py) \
+	tests/planning/test_estimate.py::test_planned_caches_have_the_shardings_that_prefill_returns
 
 # Parity with torch and transformers. Without these packages the tests fail, because the variable is set; `make test`
 # skips them.
 test-parity: $(PARITY)/.installed
-	FR3E_REQUIRE_TORCH=1 $(PARITY)/bin/python -m pytest -n 2 --dist loadfile \
+	FR3E_REQUIRE_TORCH=1 $(PARITY)/bin/python -m pytest $(WORKERS) \
 		tests/policy/test_transformers_parity.py tests/policy/test_peft_parity.py tests/rollouts/test_transformers_generation.py \
 		tests/loop/test_end_to_end.py::test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits
 
 # `fr3e plan` on small TPU topologies, compiled by libtpu. Without libtpu the tests fail, because the variable is set;
 # `make test-slow` skips them.
 test-plan: $(VENV)/.installed-dev $(VENV)/libtpu/.installed
-	FR3E_REQUIRE_LIBTPU=1 $(BIN)/python -m pytest -m slow tests/planning
+	FR3E_REQUIRE_LIBTPU=1 FR3E_TEST_OPTIMISED=1 $(BIN)/python -m pytest -m slow tests/planning
 
 # The compiler of TPU programs (0.7 GB on disk), for `fr3e plan` on a machine without a TPU. It lies outside of
 # site-packages; from there jax would look for a TPU in every process.

@@ -1,6 +1,6 @@
 r"""Random answers: none crashes, hangs or executes anything; equal rewritings are right and changed values are wrong.
 
-FR3E_CAMPAIGN_EXAMPLES is the number of inputs of each test (default 300). ``answer_corpus.jsonl`` has the inputs that
+FR3E_CAMPAIGN_EXAMPLES is the number of inputs of each test (default 100). ``answer_corpus.jsonl`` has the inputs that
 once failed; it always runs. Equality is symmetric and transitive between answers of one kind: numbers, expressions,
 sets, tuples, intervals, vectors. It is neither, on purpose, where the gold answer decides: units and per cent (24
 accepts 24 cm and 24 m), rounded decimals, equations and their values (x = 9 accepts 9), lists and tuples.
@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from fr3e_jax.answers import judge, quick_verdict
 from fr3e_jax.rewards.extraction import extract
 
-EXAMPLES = int(os.environ.get("FR3E_CAMPAIGN_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("FR3E_CAMPAIGN_EXAMPLES", "100"))
 MOST_GROWTH = 4 * 2**20  # KiB of the process
 CPU_SECONDS = 10.0  # of one verdict: the deadline that the pool sets
 OUTCOMES = {"right", "wrong", "refused", "string_only"}

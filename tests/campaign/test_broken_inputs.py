@@ -1,6 +1,6 @@
 """Random damage to what a run reads, model directories and data files: it loads, or one line names the file.
 
-FR3E_CAMPAIGN_EXAMPLES is the number of damages of each test (default 150). A damage that changes only values, such as
+FR3E_CAMPAIGN_EXAMPLES is the number of damages of each test (default 60). A damage that changes only values, such as
 a flipped bit of a weight, loads.
 """
 
@@ -28,7 +28,7 @@ from fr3e_jax.policy.network import build_network
 from fr3e_jax.session.model import configured_architecture
 
 pytestmark = pytest.mark.campaign
-EXAMPLES = int(os.environ.get("FR3E_CAMPAIGN_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("FR3E_CAMPAIGN_EXAMPLES", "60"))
 MODEL = Path(__file__).parents[2] / "warm_starts" / "order"
 MOST_KIB = 6 * 2**20
 ABSURD = [

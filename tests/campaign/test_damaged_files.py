@@ -74,7 +74,7 @@ PARTS = {
 }
 
 
-@seeded(2)
+@seeded()
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("part", PARTS)
 def test_a_damaged_checkpoint_is_named_and_the_run_ends_equal(
@@ -94,7 +94,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_ends_equal(
     log(f"{damage.__name__} in a checkpoint, {part}", outcome)
 
 
-@seeded(2)
+@seeded()
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("name", ["config.yaml", "provenance.json", "metrics.jsonl", "rollouts"])
 def test_a_damaged_file_of_a_run_is_named_and_loses_nothing(

@@ -1,4 +1,4 @@
-"""Every recipe of configs/methods trains for three small steps, and its own metric moves as its header says."""
+"""Every recipe of configs/methods trains for a small step, or for three whose own metric moves as its header says."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from fr3e_jax.verbs.supervised.rejection_sampling import rft
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "configs" / "methods").glob("*.yaml"))
-STEPS = 3
 
 RUN = [
-    f"training.max_steps={STEPS}",
+    "training.max_steps=3",
     "training.max_sampled_tokens=0",
     "training.batch_rollouts=32",
     "training.mini_batch_rollouts=16",
@@ -106,10 +105,12 @@ def shared() -> Session:
 
 
 def train_small(recipe: Path, run_dir: Path, shared: Callable[[], Session]) -> Metrics:
-    """Train three small steps of the recipe; return the metrics of its training steps."""
+    """Train small steps of the recipe, one if it states no metric; return the metrics of its training steps."""
     kind = recipe.stem.partition("_")[0]
     warm = kind in OWN_SESSION[:-1]
     config = load_config(recipe, [*RUN, *(WARM_STARTED if warm else UNTRAINED), *EARLIER.get(recipe.stem, [])])
+    if recipe.stem not in METHOD:
+        config.training.max_steps = 1
     config.model.path = str(ROOT / config.model.path) if warm else ""
     config.runtime.run_dir = str(run_dir)
     if kind in OWN_SESSION:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -142,60 +143,55 @@ def test_a_whole_run_of_two_processes_equals_that_of_one(two_processes, finished
 
 
 @pytest.mark.slow
-def test_a_whole_run_of_four_processes_equals_that_of_one(tmp_path, tiny_run, finished_run):
+def test_a_run_of_one_process_continues_on_four(tmp_path, tiny_run, finished_run):
     """Two replicas, each of which adds up the gradients of its own two processes."""
     group = Group(tmp_path, tiny_run, mesh__replica=2)
-    assert group.run(4) == [0] * 4, group.logs()
+    assert train(tiny_run.config(training__max_steps=2), group.run_dir) == 0
+    assert group.run(4, "--resume") == [0] * 4, group.logs()
     assert_like(group.run_dir, finished_run)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
-def test_a_run_continues_with_another_number_of_processes(tmp_path, tiny_run, finished_run, before, after):
-    group = Group(tmp_path, tiny_run)
-    first = group.run(before, environments={before - 1: {"FR3E_TEST_SIGNAL": f"SIGTERM {30 // before}"}})
-    assert first == [0] * before, group.logs()
-    assert saved_steps(group) == []
-    assert "SIGTERM: step 1 is given up, nothing was to be saved; continue with" in group.log(0)
-    assert group.run(after, "--resume") == [0] * after, group.logs()
-    assert_like(group.run_dir, finished_run)
+def test_two_processes_told_to_stop_again_and_again_end_equal(tmp_path, tiny_run, two_processes, finished_run):
+    """The signal comes to the second process alone; both stop at the same chunk, or after the same step.
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["explore 22", "update 3"])
-def test_two_processes_told_to_stop_inside_a_step_end_equal(tmp_path, tiny_run, two_processes, moment):
-    """The signal comes to the second process alone; both stop at the same chunk, or after the same step."""
-    group = Group(tmp_path, tiny_run)
-    assert group.run(2, environments={1: {"FR3E_TEST_STOP": f"SIGTERM {moment}"}}) == [0, 0], group.logs()
-    assert "is saved; continue with fr3e train" in group.log(0), group.logs()
-    assert group.run(2, "--resume") == [0, 0], group.logs()
-    assert_same_records(group.run_dir, two_processes)
-
-
-@pytest.mark.slow
-def test_two_processes_told_to_stop_stop_within_an_evaluation(tmp_path, tiny_run, two_processes):
-    group = Group(tmp_path, tiny_run)
-    assert group.run(2, environments={1: {"FR3E_TEST_STOP": "SIGTERM evaluate 2"}}) == [0, 0], group.logs()
+    A copy of the run continues on one process.
+    """
+    group, said = Group(tmp_path, tiny_run), "is saved; continue with fr3e train"
+    stopped = lambda moment, *arguments: group.run(
+        2, *arguments, environments={1: {"FR3E_TEST_STOP": f"SIGTERM {moment}"}}
+    )
+    assert stopped("evaluate 2") == [0, 0], group.logs()
     assert "SIGTERM: nothing was to be saved; continue with" in group.log(0), group.logs()
+    assert stopped("explore 22", "--resume") == [0, 0], group.logs()
+    assert group.log(0).count(said) == 1, group.logs()
+    alone = shutil.copytree(group.run_dir, tmp_path / "alone")
+    assert stopped("update 1", "--resume") == [0, 0], group.logs()
+    assert group.log(0).count(said) == 2, group.logs()
     assert group.run(2, "--resume") == [0, 0], group.logs()
     assert_same_records(group.run_dir, two_processes)
+    assert train(tiny_run.config(), alone, resume=True) == 0
+    assert_like(alone, finished_run)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_ends_the_others_and_they_say_how_to_continue(tmp_path, tiny_run, two_processes, victim):
+def test_a_killed_process_ends_the_others_and_they_say_how_to_continue(tmp_path, tiny_run, two_processes):
     group = Group(tmp_path, tiny_run)
-    with group.started(2, environments={victim: {"FR3E_TEST_SIGNAL": "SIGKILL 45"}}) as processes:
-        assert processes[victim].wait(timeout=300) == -signal.SIGKILL, group.logs()
-        start = time.monotonic()
-        assert processes[1 - victim].wait(timeout=4 * HEARTBEAT) != 0, group.logs()
-        waited = time.monotonic() - start
-    assert waited < 3 * HEARTBEAT
-    assert saved_steps(group), "this case is to be killed after a checkpoint"
-    for index in range(2):  # a companion process speaks for the killed one
-        words = f"process {index} of 2 was ended"
-        assert words in group.last_log(index, words), group.logs()
-        assert "continue from the last checkpoint with fr3e train" in group.log(index), group.logs()
+    for victim, verdict, arguments in [(0, 45, []), (1, 15, ["--resume"])]:
+        for log in tmp_path.glob("log.*"):
+            log.unlink()
+        signals = {victim: {"FR3E_TEST_SIGNAL": f"SIGKILL {verdict}"}}
+        with group.started(2, *arguments, environments=signals) as processes:
+            assert processes[victim].wait(timeout=300) == -signal.SIGKILL, group.logs()
+            start = time.monotonic()
+            assert processes[1 - victim].wait(timeout=4 * HEARTBEAT) != 0, group.logs()
+            waited = time.monotonic() - start
+        assert waited < 3 * HEARTBEAT
+        assert saved_steps(group), "this case is to be killed after a checkpoint"
+        for index in range(2):  # a companion process speaks for the killed one
+            words = f"process {index} of 2 was ended"
+            assert words in group.last_log(index, words), group.logs()
+            assert "continue from the last checkpoint with fr3e train" in group.log(index), group.logs()
     assert group.run(2, "--resume") == [0, 0], group.logs()
     assert_same_records(group.run_dir, two_processes)
 

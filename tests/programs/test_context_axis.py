@@ -99,13 +99,7 @@ def assert_close(found, expected, tolerance=1e-5):
 
 
 # replica, fsdp, context, tensor
-MESHES = [(1, 2, 2, 2), (1, 1, 8, 1), (2, 1, 4, 1), (1, 1, 2, 4), (1, 2, 4, 1)]
-SLOW = MESHES[2:]
-
-
-@pytest.mark.parametrize(
-    "sizes", [pytest.param(sizes, id=str(sizes), marks=[pytest.mark.slow] * (sizes in SLOW)) for sizes in MESHES]
-)
+@pytest.mark.parametrize("sizes", [(1, 2, 2, 2), (1, 1, 8, 1), (2, 1, 4, 1)], ids=str)
 def test_scores_and_gradients_of_split_rows_equal_those_of_whole_rows(sizes, network, alone):
     *others, context, tensor = sizes
     assert_close(trained(network, make_mesh(*others, tensor, context=context)), alone)

@@ -41,7 +41,7 @@ SIZES = dict(vocab_size=1024, hidden_size=128, num_heads=8, num_kv_heads=8, head
 SLOTS, LANES, POSITIONS = 16, 4, 64  # a trunk slot of each of eight batch shards has two trunks
 SMALL = 1500  # elements: more than scalars and fetched results have, less than any activation here
 REPLICA, FSDP, TENSOR, ALL = (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)
-MESHES = [ALL, *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (REPLICA, FSDP, TENSOR))]
+MESHES = [ALL, REPLICA, FSDP, TENSOR]
 
 
 def states_of_a_step(mesh):

@@ -103,8 +103,8 @@ def dense(tiny_network):
     ("sizes", "options"),
     [
         (dict(replica=2, fsdp=2, tensor=2), {}),
-        pytest.param(dict(replica=2, tensor=2, context=2), {}, marks=pytest.mark.slow),
-        pytest.param(dict(replica=2, fsdp=2, context=2), {"attention": "pallas", "scan": True}, marks=pytest.mark.slow),
+        (dict(replica=2, tensor=2, context=2), {}),
+        (dict(replica=2, fsdp=2, context=2), {"attention": "pallas", "scan": True}),
     ],
     ids=str,
 )
@@ -113,7 +113,6 @@ def test_gradients_of_replicas_add_up_to_that_of_one_device(sizes, options, dens
     assert_close(trained(network, make_mesh(**sizes), **options), expected)
 
 
-@pytest.mark.slow
 def test_gradients_of_experts_in_replicas_add_up_to_that_of_one_device(tiny_network):
     moe = dict(model_type="qwen3_moe", num_experts=8, experts_per_token=2, expert_size=12)
     network = tiny_network(**SIZES, **moe)
