@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from fr3e_jax.rewards.extraction import last_boxed
@@ -110,14 +111,16 @@ class FieldRule:
 def text_of(value: Any) -> str:
     """A text as it is, or a number as people write it (``27.0`` gives ``27``); raises Unusable for anything else."""
     if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise Unusable("unreadable")
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise Unusable("unreadable")
-        return str(int(value)) if value.is_integer() else repr(value)
-    return str(value)
+    if isinstance(value, int):
+        return str(value)
+    if not math.isfinite(value):
+        raise Unusable("unreadable")
+    if value == int(value):
+        return str(int(value))
+    return repr(value) if isinstance(value, float) else f"{value.normalize():f}"
 
 
 def unwrapped(value: Any) -> list[Any]:

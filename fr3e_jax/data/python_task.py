@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.fields import Unusable, text_of
 from fr3e_jax.data.jsonl import existing_file, read_rows
 from fr3e_jax.data.task import Demonstration, Split, Task
 from fr3e_jax.problem import Problem
@@ -31,23 +35,70 @@ HELD_OUT_SHARE = 10  # one row in so many is held out if no held-out problems ar
 _OWN = ("prompt", "response")
 
 
-def read_problems(rows: Rows, what: str) -> list[Problem]:
+def read_problems(
+    rows: Rows, what: str, dropped: Counter[str] | None = None, *, needs_gold: bool = True, needs_prompt: bool = True
+) -> list[Problem]:
     """Problems of rows. ``prompt`` is a row's question, ``gold`` or ``answer`` its answer; all columns go to rewards.
+
+    Rows without a question or an answer are dropped, and answers are written, as those of dataset cards.
 
     Args:
       rows: see `Rows`.
       what: names the rows in messages: ``problems``.
+      dropped: counts the dropped rows by reason.
+      needs_gold: whether a row without an answer is dropped.
+      needs_prompt: whether a row with a blank question is.
 
     Raises:
       ValueError: there is no row, or a row is no mapping with a text ``prompt``.
       FileNotFoundError: there is no such file.
     """
-    dropped: Counter[str] = Counter()
+    dropped = Counter() if dropped is None else dropped
     source = read_rows(existing_file(str(rows), what), dropped) if isinstance(rows, str | Path) else rows
-    problems = [_problem(row, f"{what}[{index}]", f"{what}/{index}") for index, row in enumerate(_each(source))]
+    problems: dict[str, Problem] = {}
+    for index, row in enumerate(_each(source)):
+        _check_row(row, f"{what}[{index}]")
+        gold, fault = _gold(row)
+        if needs_prompt and not row["prompt"].strip():
+            dropped["empty_question"] += 1
+        elif needs_gold and fault:
+            dropped[f"{fault}_gold"] += 1
+        else:
+            name = _text_or_fault(row.get("id"))[0]
+            name = f"{what}/{index}" if not name or name in problems else name
+            problems[name] = Problem(id=name, prompt=row["prompt"], gold=gold, extra=dict(row))
     if not problems:
-        raise ValueError(f"{what} holds no row; expected at least one mapping with a prompt")
-    return problems
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+        lost = f" that is a problem (dropped: {reasons})" if reasons else ""
+        raise ValueError(
+            f"{what} holds no row{lost}; expected at least one mapping with a prompt, and a text or number under "
+            f"{' or '.join(GOLD)} unless Trainer(reward=...) or an environment judges"
+        )
+    return list(problems.values())
+
+
+def _gold(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The gold answer of a row, or "" and the fault of the last column that could have it."""
+    fault = "empty"
+    for name in GOLD:
+        text, reason = _text_or_fault(row.get(name))
+        if text:
+            return text, ""
+        fault = reason if row.get(name) is not None else fault
+    return "", fault
+
+
+def _text_or_fault(value: Any) -> tuple[str, str]:
+    """A text or number as a text, or "" and "empty" or "unreadable"."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        value = value.item()
+    if value is None or (isinstance(value, float) and math.isnan(value)):  # pandas has NaN for a missing value
+        return "", "empty"
+    try:
+        text = text_of(value)
+    except Unusable as error:
+        return "", error.reason
+    return (text, "") if text.strip() else ("", "empty")
 
 
 def _each(rows: Any) -> Iterable[Any]:
@@ -59,7 +110,7 @@ def _each(rows: Any) -> Iterable[Any]:
     raise ValueError(f"problems are a {type(rows).__name__}; expected rows: a list of dicts, a JSONL file, a dataset")
 
 
-def _problem(row: Any, where: str, problem_id: str) -> Problem:
+def _check_row(row: Any, where: str) -> None:
     if not isinstance(row, Mapping):
         raise ValueError(
             f"{where} is a {type(row).__name__}; expected a mapping with a prompt, as {{'prompt': '1+2='}}"
@@ -70,8 +121,6 @@ def _problem(row: Any, where: str, problem_id: str) -> Problem:
             f"{where} {complaint} (its columns: {', '.join(map(str, row)) or 'none'}); expected a text under 'prompt'; "
             "for a chat model give the user's message and set data.template=chat"
         )
-    gold = next((str(row[name]) for name in GOLD if row.get(name) is not None), "")
-    return Problem(id=str(row.get("id", problem_id)), prompt=row["prompt"], gold=gold, extra=dict(row))
 
 
 @dataclass(frozen=True)
@@ -184,18 +233,18 @@ class PythonTask:
         rewards: Rewards | None = None,
         environment: MakeEnvironment | None = None,
     ):
-        self.dropped: Mapping[str, int] = {}
         self.environment = environment
-        train = read_problems(problems, "problems")
+        needs = {"needs_gold": rewards is None and environment is None, "needs_prompt": environment is None}
+        dropped: dict[Split, Counter[str]] = {"train": Counter(), "test": Counter()}
+        train = read_problems(problems, "problems", dropped["train"], **needs)
         if held_out is None:
             train, test = _divided(train)
         else:
-            test = read_problems(held_out, "held_out")
+            test = read_problems(held_out, "held_out", dropped["test"], **needs)
         self._problems = {"train": train, "test": test}
-        if rewards is None and environment is None and not any(problem.gold for problem in train):
-            raise ValueError(
-                f"no problem has a gold answer ({' or '.join(GOLD)}); give Trainer(reward=...), or add the column"
-            )
+        self.dropped: Mapping[str, int] = {
+            f"{split}/{reason}": count for split, counts in dropped.items() for reason, count in counts.items()
+        }
         self._verifier: Verifier = exact_match if rewards is None else PythonVerifier.of(rewards, train[0])
 
     def problems(self, split: Split) -> Sequence[Problem]:

@@ -43,8 +43,11 @@ class Verifier(Protocol):
 
 
 def exact_match(problem: Problem, response: str, finished: bool) -> float:
-    """1 if the response was finished and equals ``problem.gold`` exactly (nothing is stripped), else 0."""
-    return float(finished and response == problem.gold)
+    """1 if the response was finished and equals ``problem.gold`` exactly (nothing is stripped), else 0.
+
+    A problem without a gold answer has no right response.
+    """
+    return float(finished and response == problem.gold != "")
 
 
 def is_number(reward: object) -> bool:

@@ -22,22 +22,25 @@ from __future__ import annotations
 import contextlib
 import numbers
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
 
 from fr3e_jax.configuration.schema import EnvironmentConfig
 from fr3e_jax.tools.answer import Answer
-from fr3e_jax.tools.tool import Tool
+from fr3e_jax.tools.tool import Tool, is_interrupt
 from fr3e_jax.user_code import parse_reference
 
 if TYPE_CHECKING:
     from fr3e_jax.problem import Problem
 
+MOST_REWARD = 1e100  # of a turn; sums of them stay finite
 _LONGEST_SHOWN = 80  # characters of a wrong result
 
 
 class Step(NamedTuple):
-    """The result of a turn; a plain tuple of the first three or of all four will do.
+    """The result of a turn; a plain tuple of the first three or of all four will do, and so will Gym's (`read_step`).
 
     Attributes:
       observation: the text that the policy reads next; nobody reads it once ``done``.
@@ -50,6 +53,44 @@ class Step(NamedTuple):
     reward: float = 0.0
     done: bool = False
     right: bool | None = None
+
+
+def read_step(result: object) -> Step:
+    """The result of ``step`` as a `Step`, or as one of Gym's tuples.
+
+    Gym's are (observation, reward, done, info) and (observation, reward, terminated, truncated, info). An episode that
+    is truncated ends, with no word on its success, and ``info`` is not read.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    expected = "(observation, reward, done), a text first"
+    if not isinstance(result, tuple) or len(result) not in (3, 4, 5) or (len(result) == 5 and not _is_info(result[4])):
+        raise ValueError(f"returned {_shown(result)}; expected {expected}")
+    observation, reward, done, *rest = result
+    done = _truth(done, "done")
+    right = None
+    if len(rest) == 2:
+        done = _truth(rest[0], "truncated") or done
+    elif rest and not _is_info(rest[0]):
+        if not isinstance(rest[0], bool | np.bool_):
+            raise ValueError(f"returned {_shown(rest[0])} for right; expected True, False, None or Gym's info, a dict")
+        right = bool(rest[0])
+    if not isinstance(observation, str) and not (observation is None and done):
+        raise ValueError(f"returned the observation {_shown(observation)}; expected {expected}")
+    if not isinstance(reward, numbers.Real | np.bool_) or not abs(float(reward)) <= MOST_REWARD:
+        raise ValueError(f"returned the reward {_shown(reward)}; expected a finite number, up to {MOST_REWARD:g}")
+    return Step(observation or "", float(reward), done, right)
+
+
+def _is_info(value: object) -> bool:
+    return value is None or isinstance(value, Mapping)
+
+
+def _truth(value: object, name: str) -> bool:
+    if not isinstance(value, bool | np.bool_) and not (isinstance(value, int) and value in (0, 1)):
+        raise ValueError(f"returned {_shown(value)} for {name}; expected True or False")
+    return bool(value)
 
 
 class Environment(Protocol):
@@ -165,6 +206,8 @@ class Episode:
                 fault = f"the environment is a {type(self.environment).__name__} without a method {name}()"
                 raise self._fault("before its first turn", f"{fault}; expected reset(problem, seed) and step(text)")
         first = self._guarded("in reset()", self.environment.reset, self._problem, seed)
+        if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str) and isinstance(first[1], Mapping):
+            first = first[0]  # Gym's (observation, info)
         if not isinstance(first, str | None):
             raise self._fault("in reset()", f"returned {_shown(first)}; expected a text, the first observation")
         return first or ""
@@ -178,13 +221,10 @@ class Episode:
         self.turns += 1
         where = f"in turn {self.turns}"
         result = self._guarded(where, self.environment.step, text)
-        if not isinstance(result, tuple) or len(result) not in (3, 4) or not isinstance(result[0], str):
-            raise self._fault(where, f"returned {_shown(result)}; expected (observation, reward, done), a text first")
-        step = Step(*result)
-        if not isinstance(step.reward, numbers.Real) or not abs(float(step.reward)) < float("inf"):
-            raise self._fault(where, f"returned the reward {_shown(step.reward)}; expected a finite number")
-        right = None if step.right is None else bool(step.right)
-        return Step(step.observation, float(step.reward), bool(step.done), right)
+        try:
+            return read_step(result)
+        except ValueError as error:
+            raise self._fault(where, str(error)) from None
 
     def answer(self, call: str) -> Answer:
         """`step` as the answer of a tool."""
@@ -204,7 +244,9 @@ class Episode:
     def _guarded(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except (Exception, SystemExit) as error:  # a step that exits must not end the run unsaved
+        except BaseException as error:  # a step that exits must not end the run unsaved
+            if is_interrupt(error):
+                raise
             raise self._fault(where, f"raised {_told(error)}") from error
 
     def _fault(self, where: str, what: str) -> EpisodeFault:

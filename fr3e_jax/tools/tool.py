@@ -8,6 +8,7 @@ To write a tool without state, write a function of a call's text and name it by 
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,6 +87,11 @@ class Tool:
         return call if begun and ended else None
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error of the user's code is the user's own Ctrl-C, which only the main thread gets."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
 @dataclass(frozen=True)
 class Stateless:
     """The state of a tool without one: a function of the call. An exception that it raises becomes the answer."""
@@ -95,7 +101,9 @@ class Stateless:
     def answer(self, call: str) -> Answer:
         try:
             return self.function(call)
-        except Exception as error:
+        except BaseException as error:  # a tool that exits must not end the run unsaved
+            if is_interrupt(error):
+                raise
             return Answer(traceback.format_exception_only(error)[-1].strip(), "error")
 
     def close(self) -> None:

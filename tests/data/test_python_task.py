@@ -1,14 +1,16 @@
 """Problems and rewards from a Python program."""
 
 import json
+from decimal import Decimal
 
+import numpy as np
 import pytest
 
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.python_task import PythonTask, PythonVerifier, RewardedTask, read_problems
 from fr3e_jax.data.task import load_task
 from fr3e_jax.problem import Problem
-from fr3e_jax.rewards.verifier import UserCodeError
+from fr3e_jax.rewards.verifier import UserCodeError, exact_match
 
 ROWS = [{"prompt": f"{n}+1=", "gold": n + 1, "hard": n > 5} for n in range(40)]
 
@@ -62,11 +64,60 @@ def test_a_tenth_is_held_out_and_equal_prompts_stay_together():
     assert len(PythonTask(ROWS, held_out=ROWS[:3]).problems("train")) == 40
 
 
+EMPTY = [None, "", "  ", float("nan"), np.float64("nan"), [], ["4"], {"a": 4}, True, np.array([4, 5]), object()]
+
+
+@pytest.mark.parametrize("gold", EMPTY, ids=range(len(EMPTY)))
+@pytest.mark.parametrize("column", ["gold", "answer"])
+def test_a_row_without_a_gold_answer_is_dropped_and_pays_nothing(gold, column):
+    task = PythonTask([*ROWS, {"prompt": "?", column: gold}, {"prompt": "!"}], held_out=ROWS[:2])
+    assert len(task.problems("train")) == 40 and all(problem.gold for problem in task.problems("train"))
+    assert sum(task.dropped.values()) == 2 and task.dropped["train/empty_gold"] >= 1
+    with_reward = PythonTask([*ROWS, {"prompt": "?", column: gold}], held_out=ROWS[:2], rewards=lambda p, r: 0.0)
+    assert len(with_reward.problems("train")) == 41 and not with_reward.dropped
+    assert exact_match(with_reward.problems("train")[40], "", True) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [
+        (10, "10"), (10.0, "10"), (0, "0"), (-2.5, "-2.5"), (np.int64(7), "7"), (np.float32(3.0), "3"),
+        ("10.0", "10.0"),        (Decimal("10.00"), "10"), (Decimal("0.250"), "0.25"), (np.str_("x"), "x"), (np.array(4), "4"),
+        (2**70, str(2**70)),
+    ],
+)  # fmt: skip
+def test_a_gold_number_is_written_as_people_write_it(gold, text):
+    assert read_problems([{"prompt": "?", "gold": gold}], "problems")[0].gold == text
+    assert read_problems([{"prompt": "?", "gold": "", "answer": gold}], "problems")[0].gold == text
+
+
+@pytest.mark.parametrize("name", [None, "", float("nan"), [], {}, object()])
+def test_a_row_without_an_id_has_its_place_for_one(name):
+    problems = read_problems([{"id": name, "prompt": "?", "gold": 1}, {"id": 7, "prompt": "!", "gold": 1}], "problems")
+    assert [problem.id for problem in problems] == ["problems/0", "7"]
+
+
+def test_a_repeated_id_or_a_blank_prompt_is_no_problem_s_name():
+    rows = [{"id": "a", "prompt": "?", "gold": 1}, {"id": "a", "prompt": "!", "gold": 1}, {"prompt": " ", "gold": 1}]
+    task = PythonTask(rows, held_out=rows)
+    assert [problem.id for problem in task.problems("train")] == ["a", "problems/1"]
+    assert task.dropped == {"train/empty_question": 1, "test/empty_question": 1}
+    assert len(PythonTask(rows, held_out=rows, environment=object).problems("train")) == 3
+
+
+def test_lines_that_are_no_rows_are_counted(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1=", "gold": 2}\n{"prompt": \n[1]\n')
+    task = PythonTask(tmp_path / "rows.jsonl", held_out=ROWS[:2])
+    assert task.dropped == {"train/malformed_row": 2}
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        ({"problems": [{"prompt": str(n), "gold": [n]} for n in range(20)]}, "dropped: 20 unreadable_gold"),
+        ({"problems": ROWS, "held_out": [{"prompt": "?"}]}, "held_out holds no row .*dropped: 1 empty_gold"),
         ({"problems": ROWS[:1]}, "give held_out"),
-        ({"problems": [{"prompt": str(n)} for n in range(20)]}, r"give Trainer\(reward=...\)"),
+        ({"problems": [{"prompt": str(n)} for n in range(20)]}, r"dropped: 20 empty_gold.*Trainer\(reward=...\)"),
         ({"problems": ROWS, "rewards": 3}, "expected a function"),
         ({"problems": ROWS, "rewards": []}, "expected a function"),
         ({"problems": ROWS, "rewards": [(len, -1)]}, "the weight of the reward len is -1"),

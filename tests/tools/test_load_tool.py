@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fr3e_jax.configuration.schema import ToolsConfig
-from fr3e_jax.tools.tool import load_tool
+from fr3e_jax.rollouts.background_calls import start
+from fr3e_jax.tools.answer import Answer
+from fr3e_jax.tools.tool import Stateless, load_tool
 
 
 def test_kind_none_loads_no_tool():
@@ -45,3 +49,46 @@ def test_users_function_answers_and_its_exception_is_an_answer(tmp_path):
 def test_kind_that_is_not_a_tool_is_refused_with_what_to_change(kind, error, message):
     with pytest.raises(error, match=message):
         load_tool(ToolsConfig(kind=kind, begin="<", end=">"))
+
+
+class Quit(BaseException):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+class ExitsAsText:
+    def __str__(self):
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(), SystemExit(0), SystemExit("done"), KeyboardInterrupt(), GeneratorExit(), StopIteration(3), Quit(),
+        asyncio.CancelledError(), BaseExceptionGroup("both", [SystemExit(1), KeyboardInterrupt()]), Mute(),
+        ExitsAsText(),
+    ],
+)  # fmt: skip
+def test_no_exception_of_a_tool_reaches_the_run(error):
+    """It becomes the answer; in the main thread Ctrl-C would pass, so the call has a thread, as in a run."""
+
+    def tool(call):
+        if isinstance(error, ExitsAsText):
+            return error
+        raise error
+
+    state = Stateless(lambda call: Answer(str(tool(call)), "answered"))
+    answer = start(lambda: state.answer("x"), at_once=False).wait(20)
+    assert answer.outcome == "error" and answer.text.strip()
+
+
+def test_ctrl_c_passes_through_a_tool_that_is_called_in_place():
+    def tool(call):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Stateless(tool).answer("x")
