@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 GENERATION_CONFIG = "generation_config.json"
 _MOST_LAYERS = 10_000
+MARK = re.compile(  # in the source of a chat template: <|user|>, <｜User｜>, [/INST], <<SYS>>, <start_of_turn>, </s>
+    r"<\|[^<>|\s{}]+\|>|<｜[^<>{}]+?｜>|\[/?[A-Z][A-Z_]+\]|<</?[A-Z]+>>|</?[a-z]+(?:_[a-z]+)+>|</?s>"
+)
+FALLBACK_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 FILES = (  # of a tokenizer directory
     "tokenizer.json",
     "tokenizer_config.json",
@@ -157,21 +162,62 @@ class TextCodec:
             except UnicodeEncodeError as error:
                 raise _unknown(text, error.start, "half of a surrogate pair is no character") from None
 
-    def encode_foreign(self, text: str) -> list[int]:
+    def encode_foreign(self, text: str, *, marks: bool = False) -> list[int]:
         """Token ids of text from elsewhere, without special tokens and characters that the vocabulary cannot spell.
 
-        So no output of a tool can end a response or open another turn of a conversation.
+        So no output of a tool can end a response or open another turn of a conversation. The marks that the chat
+        template writes are left out, too, unless ``marks``: that is for texts of the settings.
         """
         text = text.encode(errors="ignore").decode()  # without halves of surrogate pairs
         if self._characters is not None:
             text = "".join(character for character in text if character in self._characters)
         special = set(self.tokenizer.all_special_ids) | set(self.stop_ids)
+        if not marks:
+            special |= self._mark_ids
+            while self._spelled_marks is not None and (shorter := self._spelled_marks.sub("", text)) != text:
+                text = shorter  # in which another mark may have come together
         ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
         return [token for token in ids if token not in special]
 
-    def token_texts(self) -> list[str]:
-        """The text of each single token, special tokens included."""
-        return [self.decode([token], special_tokens=True) for token in range(len(self))]
+    @functools.cached_property
+    def _template_text(self) -> str:
+        """The source of the chat template, or of all if there are several."""
+        template = getattr(self.tokenizer, "chat_template", None) or ""
+        return template if isinstance(template, str) else "\n".join(map(str, template.values()))
+
+    @functools.cached_property
+    def _mark_ids(self) -> set[int]:
+        """Added tokens that are special, or that the chat template writes."""
+        added = getattr(self.tokenizer, "added_tokens_decoder", {})
+        return {i for i, token in added.items() if token.special or token.content in self._template_text}
+
+    @functools.cached_property
+    def _spelled_marks(self) -> re.Pattern[str] | None:
+        """The marks of the chat template that are no added tokens, so that ordinary tokens spell them."""
+        added = {token.content for token in getattr(self.tokenizer, "added_tokens_decoder", {}).values()}
+        marks = sorted(set(MARK.findall(self._template_text)) - added)
+        return re.compile("|".join(map(re.escape, marks))) if marks else None
+
+    def token_bytes(self) -> list[bytes]:
+        """The bytes of each token as it stands inside a text, special tokens included.
+
+        A token of bytes may be part of a character. A word that begins with a space keeps it, as a tokenizer's decode
+        of the token alone would not.
+        """
+        if self._pieces is not None:
+            return self._pieces[True]
+        texts = [self.decode([token], special_tokens=True) for token in range(len(self))]
+        before = next((i for i, text in enumerate(texts) if text.isascii() and text.isalnum()), None)
+        if before is not None:
+            texts = [
+                self.decode([before, token], special_tokens=True).removeprefix(texts[before])
+                for token in range(len(self))
+            ]
+        spelled = [text.encode(errors="replace") for text in texts]
+        for token, token_id in self.tokenizer.get_vocab().items():
+            if FALLBACK_BYTE.fullmatch(token):
+                spelled[token_id] = bytes([int(token[3:5], 16)])
+        return spelled
 
     def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of ``ids``, without stop, padding and other special tokens unless ``special_tokens``."""

@@ -38,7 +38,7 @@ def answer_form(tool: Tool, codec: TextCodec) -> AnswerForm:
     Raises:
       ValueError: an empty answer would leave no token.
     """
-    form = AnswerForm(codec.encode_foreign(tool.before), codec.encode_foreign(tool.after))
+    form = AnswerForm(*(codec.encode_foreign(text, marks=True) for text in (tool.before, tool.after)))
     if not any(form):
         raise ValueError(
             f"the tokenizer can spell nothing of {tool.before!r} and {tool.after!r}, which stand around a tool's "
@@ -106,9 +106,9 @@ class Toolbox:
         seed: int,
     ):
         self.tool, self.form, self.codec, self.processes, self.seed = tool, form, codec, processes, seed
-        texts = codec.token_texts()
-        unused = [""] * (vocabulary - len(texts))
-        self.calls = call_table(tool.begin, tool.end, texts + unused, codec.stop_ids)
+        spelled = codec.token_bytes()
+        self._token_bytes = spelled + [b""] * (vocabulary - len(spelled))
+        self.calls = call_table(tool.begin, tool.end, self._token_bytes, codec.stop_ids)
         self.table = programs.on_all_devices(self.calls.next)
         self.threads = threading.BoundedSemaphore(min(os.cpu_count() or 1, _MOST_THREADS))
         self.counts: Counter[str] = Counter()
@@ -132,7 +132,7 @@ class Toolbox:
     def call_in(self, token_ids: np.ndarray) -> str:
         """The text of a call in the tokens that complete it, without its marks or the stop token that ends a turn."""
         ids = token_ids[:-1] if len(token_ids) and token_ids[-1] in self.codec.stop_ids else token_ids
-        return self.tool.call_in(self.codec.decode(ids, special_tokens=True)) or ""
+        return self.tool.call_in(b"".join(self._token_bytes[i] for i in ids).decode(errors="replace")) or ""
 
     def encoded(self, answer: str) -> tuple[np.ndarray, bool]:
         """Tokens that the policy reads, int32, in their form, and whether they are cut at their limit."""

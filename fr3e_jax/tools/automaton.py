@@ -1,10 +1,10 @@
 """A table that recognises a call token by token: ``begin``, any text, ``end``. The decoder looks it up at each step.
 
-Characters drive two Knuth-Morris-Pratt matchers in turn. In states 0 ... b-1 the state number is the length of the
-prefix of ``begin`` that the text ends with. In states b ... b+e-1 ``begin`` has occurred, and the number counts the
-matched prefix of ``end`` since. A token is a word of characters, so the table over (state, token) is exact for every
-tokenizer whose tokens have a text, however a mark is split into tokens. Two more states follow: in DONE the call is
-complete; in OFF no further call is recognised, because the response has used up its calls.
+Bytes drive two Knuth-Morris-Pratt matchers in turn. In states 0 ... b-1 the state number is the length of the prefix
+of ``begin`` that the text ends with. In states b ... b+e-1 ``begin`` has occurred, and the number counts the matched
+prefix of ``end`` since. A token is a word of bytes, so the table over (state, token) is exact for every tokenizer,
+however a mark, or a character of it, is split into tokens. Two more states follow: in DONE the call is complete; in
+OFF no further call is recognised, because the response has used up its calls.
 """
 
 from __future__ import annotations
@@ -42,61 +42,55 @@ class CallTable:
         return state
 
 
-def call_table(begin: str, end: str, token_texts: Sequence[str], stops: Sequence[int] = ()) -> CallTable:
+def call_table(begin: str, end: str, token_bytes: Sequence[bytes], stops: Sequence[int] = ()) -> CallTable:
     """The table of calls between the marks ``begin`` and ``end``.
 
     Args:
       begin: "" for turns, which begin at once and end with ``end`` or a stop token. OFF is then not used.
       end: "" for turns that end with a stop token alone.
-      token_texts: ``token_texts[i]`` is the text of token i, or "" if it has none.
+      token_bytes: ``token_bytes[i]`` are the bytes of token i, or b"" if it has none.
       stops: the stop tokens. They complete a turn, and no call between two marks.
     """
-    marks = tuple(mark for mark in (begin, end) if mark)
+    marks = tuple(mark.encode() for mark in (begin, end) if mark)
     if marks:
-        table = _table(marks, token_texts)
+        table = _table(marks, token_bytes)
     else:
-        table = np.repeat(np.array([[0], [1], [2]], np.int16), len(token_texts), axis=1)
+        table = np.repeat(np.array([[0], [1], [2]], np.int16), len(token_bytes), axis=1)
     done, off = len(table) - 2, len(table) - 1
     table[:done, list(stops)] = off if begin else done
     return CallTable(table)
 
 
-def _table(marks: Sequence[str], token_texts: Sequence[str]) -> np.ndarray:
+def _table(marks: Sequence[bytes], token_bytes: Sequence[bytes]) -> np.ndarray:
     """The states after each token, int16 ``[states, V]``; the last two are DONE and OFF."""
-    alphabet, done = sorted(set("".join(marks))), sum(map(len, marks))
-    table = np.empty((done + 2, len(token_texts)), np.int16)
+    done = sum(map(len, marks))
+    table = np.empty((done + 2, len(token_bytes)), np.int16)
     table[done:] = np.array([[done], [done + 1]])
-    table[:done] = _words(_characters(marks, alphabet), alphabet, token_texts)[:done]
+    table[:done] = _words(_bytes(marks), token_bytes)[:done]
     return table
 
 
-def _words(step: np.ndarray, alphabet: list[str], texts: Sequence[str]) -> np.ndarray:
-    """The state after each text from each state, ``[states, texts]``. All texts advance together by one character."""
-    characters = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
-    codepoints = np.array([ord(character) for character in alphabet], np.uint32)
-    index = np.minimum(np.searchsorted(codepoints, characters), len(codepoints) - 1)
-    codes = np.where(codepoints[index] == characters, index, len(codepoints))
-    lengths = np.array([len(text) for text in texts], np.int64)
+def _words(step: np.ndarray, words: Sequence[bytes]) -> np.ndarray:
+    """The state after each word from each state, ``[states, words]``. All words advance together by one byte."""
+    codes = np.frombuffer(b"".join(words), np.uint8)
+    lengths = np.array([len(word) for word in words], np.int64)
     first = np.cumsum(lengths) - lengths
-    after = np.tile(np.arange(len(step))[:, None], (1, len(texts)))
+    after = np.tile(np.arange(len(step))[:, None], (1, len(words)))
     for position in range(int(lengths.max(initial=0))):
         longer = np.flatnonzero(lengths > position)
         after[:, longer] = step[after[:, longer], codes[first[longer] + position]]
     return after
 
 
-def _characters(marks: Sequence[str], alphabet: list[str]) -> np.ndarray:
-    """The state after each character, ``[states, characters + 1]``. The last column stands for all other characters.
-
-    The last state, a complete call, maps to itself.
-    """
+def _bytes(marks: Sequence[bytes]) -> np.ndarray:
+    """The state after each byte, ``[states, 256]``. The last state, a complete call, maps to itself."""
     *firsts, done = np.cumsum([0, *map(len, marks)]).tolist()
-    step = np.full((done + 1, len(alphabet) + 1), done)
+    step = np.full((done + 1, 256), done)
     for mark, first in zip(marks, firsts, strict=True):
         for matched in range(len(mark)):
             step[first + matched] = first
-            for character in set(mark):
-                seen = mark[:matched] + character
+            for byte in set(mark):
+                seen = mark[:matched] + bytes([byte])
                 longest = next(n for n in range(len(seen), -1, -1) if seen.endswith(mark[:n]))
-                step[first + matched, alphabet.index(character)] = first + longest
+                step[first + matched, byte] = first + longest
     return step

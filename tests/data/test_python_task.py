@@ -82,7 +82,8 @@ def test_a_row_without_a_gold_answer_is_dropped_and_pays_nothing(gold, column):
     ("gold", "text"),
     [
         (10, "10"), (10.0, "10"), (0, "0"), (-2.5, "-2.5"), (np.int64(7), "7"), (np.float32(3.0), "3"),
-        ("10.0", "10.0"),        (Decimal("10.00"), "10"), (Decimal("0.250"), "0.25"), (np.str_("x"), "x"), (np.array(4), "4"),
+        ("10.0", "10.0"), (Decimal("10.00"), "10"), (Decimal("0.250"), "0.25"), (np.str_("x"), "x"),
+        (np.array(4), "4"),
         (2**70, str(2**70)),
     ],
 )  # fmt: skip

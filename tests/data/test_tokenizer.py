@@ -53,7 +53,7 @@ def test_the_embedded_tokenizer_of_a_directory_is_that_of_transformers(name):
     wanted = TextCodec(AutoTokenizer.from_pretrained(WARM_STARTS / name), codec.stop_ids[1:], codec.source)
     for fact in ("pad_id", "stop_ids", "_characters", "_pieces"):
         assert getattr(codec, fact) == getattr(wanted, fact), fact
-    assert (len(codec), codec.token_texts()) == (len(wanted), wanted.token_texts())
+    assert (len(codec), codec.token_bytes()) == (len(wanted), wanted.token_bytes())
     own, whole = codec.tokenizer, wanted.tokenizer
     assert set(own.all_special_ids) == set(whole.all_special_ids) and own.get_vocab() == whole.get_vocab()
     for text in (TEXT, CHARACTERS * 3, "", "\n\n  %"):

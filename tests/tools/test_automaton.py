@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from fr3e_jax.tools.automaton import call_table
 
-MARKS = [("<<", "="), ("aab", "ab"), ("```py\n", "\n```"), ("(", "("), ("abab", "a")]
+MARKS = [("<<", "="), ("aab", "ab"), ("```py\n", "\n```"), ("(", "("), ("abab", "a"), ("【", "】"), ("答", "筑")]
 
 
-def by_search(begin: str, end: str, text: str) -> bool:
+def by_search(begin: bytes, end: bytes, text: bytes) -> bool:
     start = text.find(begin)
     return start >= 0 and text.find(end, start + len(begin)) >= 0
 
@@ -20,33 +20,34 @@ def by_search(begin: str, end: str, text: str) -> bool:
 @pytest.mark.parametrize(("begin", "end"), MARKS)
 @given(data=st.data())
 def test_call_is_complete_where_search_finds_both_marks(begin, end, data):
-    letters = st.text(sorted(set(begin + end + "xé")), max_size=4)  # tokens that cut the marks in any way
-    tokens = data.draw(st.lists(letters, min_size=1, max_size=12))
+    text = data.draw(st.text(sorted(set(begin + end + "xé")), max_size=30)).encode()
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=12)))  # tokens cut marks, and characters
+    tokens = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     table = call_table(begin, end, tokens)
     for length in range(len(tokens) + 1):
-        found = table.run(np.arange(length)) == table.done
-        assert found == by_search(begin, end, "".join(tokens[:length]))
+        is_done = table.run(np.arange(length)) == table.done
+        assert is_done == by_search(begin.encode(), end.encode(), b"".join(tokens[:length]))
 
 
 def test_run_split_anywhere_ends_in_the_same_state():
-    table = call_table("aab", "ab", ["a", "b", "ab", "ba"])
+    table = call_table("aab", "ab", [b"a", b"b", b"ab", b"ba"])
     tokens = [0, 0, 2, 3, 2]
     for cut in range(len(tokens)):
         assert table.run(tokens[cut:], table.run(tokens[:cut])) == table.run(tokens)
 
 
 def test_stop_token_completes_no_call_and_turns_recognition_off():
-    table = call_table("(", ")", ["(", ")", "1"], stops=[1])
+    table = call_table("(", ")", [b"(", b")", b"1"], stops=[1])
     assert table.run([0, 2, 1]) == table.off == table.run([0, 2, 1, 0, 1])
 
 
 def test_no_token_leaves_off_or_done():
-    table = call_table("(", ")", ["(", ")", ""])
+    table = call_table("(", ")", [b"(", b")", b""])
     assert np.all(table.next[table.off] == table.off) and np.all(table.next[table.done] == table.done)
     np.testing.assert_array_equal(table.next[:2, 2], [0, 1])  # a token without a text changes nothing
 
 
 @pytest.mark.parametrize(("end", "done"), [("", [2]), ("b", [1, 2])])
 def test_turn_ends_with_a_stop_token_and_with_its_mark(end, done):
-    table = call_table("", end, ["a", "ab", "</s>"], stops=[2])
+    table = call_table("", end, [b"a", b"ab", b"</s>"], stops=[2])
     assert [token for token in range(3) if table.run([0, token]) == table.done] == done
