@@ -29,7 +29,7 @@ COPY fr3e_jax fr3e_jax
 COPY configs configs
 COPY warm_starts warm_starts
 COPY launch launch
-RUN pip install --no-deps . && fr3e recipes > /dev/null
+RUN pip install --no-deps . && fr3e methods > /dev/null
 
 # Runs, compiled programs and fetched models (~/.cache) stay in the mounted folder.
 WORKDIR /work

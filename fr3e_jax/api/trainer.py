@@ -172,7 +172,7 @@ class _Ending(Callback):
 
 def _best_checkpoint(config: Config, run_dir: Path) -> Path | None:
     run = RunDirectory(run_dir)
-    scores = recorded_scores(run.metrics, best_metric(config))
+    scores = recorded_scores(run.metrics, best_metric(config.evaluation, config.data.eval))
     with Checkpointer(run.checkpoints, scores=scores, read_only=True) as checkpoints:
         step = checkpoints.best_step()
     return None if step is None else run.checkpoints / str(step)

@@ -5,16 +5,30 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.stores.objects import is_remote
 
 
-def positive(text: str) -> int:
-    """Parse an int of at least 1, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+def number(kind: Callable[[str], Any], expected: str, accepts: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """A parser of numbers for argparse: ``kind`` reads them, and ``accepts`` is true of those that are ``expected``."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not accepts(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+        return value
+
+    return parse
+
+
+positive = number(int, "a whole number of at least 1", lambda value: value >= 1)
+share = number(float, "a share above 0 and up to 1", lambda value: 0 < value <= 1)
 
 
 def steps(text: str) -> tuple[int, ...]:
@@ -82,19 +96,36 @@ def declare_page(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def print_or_write(text: Callable[[], str], write: Callable[[Path], None], page: str | None) -> int:
-    """Print a table, or write it into the ``page`` of `declare_page`; return 0.
+def renew_table(verb: str, table: str, page: Path) -> None:
+    """Replace the text between the two marking lines of ``fr3e VERB --write`` in ``page`` by a Markdown table.
 
     Raises:
-      ConfigError: the page cannot be written, or the table cannot be made.
+      ConfigError: the page cannot be read or written, or does not have both lines once, in this order.
     """
+    markers = f"<!-- table: fr3e {verb} --write -->\n", "<!-- end of the table -->\n"
     try:
-        if page:
-            write(Path(page))
-        else:
-            print(text())
+        text = page.read_text(encoding="utf-8")
+        before, _, rest = text.partition(markers[0])
+        if [text.count(marker) for marker in markers] != [1, 1] or markers[1] not in rest:
+            raise ConfigError(
+                f"{page} does not have the lines {' and '.join(map(repr, markers))} once each, in this order; add them"
+            )
+        after = rest.partition(markers[1])[2]
+        page.write_text(f"{before}{markers[0]}\n{table}{markers[1]}{after}", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write --write {page}: {error.strerror}; name a page that exists") from error
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return 0
+
+
+def write_output(path: str, text: str) -> None:
+    """Write a file that an option names, whole or not at all.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    try:
+        with atomic_file(Path(path).expanduser()) as stream:
+            stream.write(text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error}); expected a file in a folder that you may use"
+        ) from error

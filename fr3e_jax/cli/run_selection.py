@@ -27,11 +27,12 @@ from fr3e_jax.stores.reading import Place
 _NO_PROFILE = "runtime.profile_steps=0"
 
 
-def separate_resume(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The arguments with ``--resume seed=1`` read as ``--resume`` and a setting, unless a directory has that name."""
-    resume = arguments.resume
-    if resume and re.match(r"[\w.]+=", resume) and not Path(resume).is_dir():
-        return argparse.Namespace(**{**vars(arguments), "resume": "", "overrides": [resume, *arguments.overrides]})
+def separated(arguments: argparse.Namespace, option: str, default: str) -> argparse.Namespace:
+    """The arguments with ``--option seed=1`` read as the option alone and a setting, unless there is such a folder."""
+    value = getattr(arguments, option)
+    if value and re.match(r"[\w.]+=", value) and not Path(value).is_dir():
+        changed = {option: default, "overrides": [value, *arguments.overrides]}
+        return argparse.Namespace(**vars(arguments) | changed)
     return arguments
 
 
@@ -50,7 +51,7 @@ def start_or_resume(
     Raises:
       ConfigError: see `locate_run`.
     """
-    config, run_dir, resume = locate_run(separate_resume(arguments), verb)
+    config, run_dir, resume = locate_run(separated(arguments, "resume", ""), verb)
     if print_config(arguments, config):
         return 0
     say(f"fr3e {verb} {config.name}: {f'resuming {run_dir}' if resume else 'starting'}", config.runtime.console)
@@ -79,7 +80,11 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Place 
             )
         return config, named, False
     with as_config_error():
-        run_dir = _place(arguments.resume) if arguments.resume else named or newest_run(config, verb)
+        run_dir = (
+            _place(arguments.resume)
+            if arguments.resume
+            else named or newest_run(config.runtime.output_dir, config.name, verb)
+        )
         settings = saved_config(stores.settings_folder(run_dir))
     # A resumed run is profiled again, or allowed to change, only if this very command asks for it.
     allowed = f"runtime.allow_changes={str(arguments.allow_changes).lower()}"
@@ -111,37 +116,27 @@ def _is_started(run_dir: Place | None, resume: str | None) -> bool:
     return stores.holds_run(run_dir)
 
 
-def newest_run(config: Config, verb: str) -> Place:
-    """The latest run of this recipe's name and verb that has a checkpoint, else the latest one.
+def newest_run(output: str, name: str, verb: str) -> Place:
+    """The latest run below ``output`` of this recipe's name and verb that has a checkpoint, else the latest one.
 
     Run directories are called NAME-DATE-TIME. A run with damaged settings or a damaged provenance counts, too: resuming
     it names the damage.
     """
-    if is_remote(config.runtime.output_dir):
-        return _newest_run_in_store(config, verb)
-    output = Path(config.runtime.output_dir).expanduser()
-    runs = [path for path in sorted(output.glob(f"{glob.escape(config.name)}-*")) if _is_run(path, config.name, verb)]
+    runs: list[Place]
+    if is_remote(output):
+        addresses = stores.newest_first(output, name)
+        runs = [run for run in addresses if _is_run(stores.run_folder(run, rollouts=False), name, verb)]
+        has_checkpoint, noun = stores.has_checkpoint, "address"
+    else:
+        folders = sorted(Path(output).expanduser().glob(f"{glob.escape(name)}-*"), reverse=True)
+        runs = [run for run in folders if _is_run(run, name, verb)]
+        has_checkpoint, noun = _has_checkpoint, "directory"
     if not runs:
         raise ConfigError(
-            f"--resume: no {verb} run named {config.name} in {output}; "
-            "start one without --resume, or give its directory: --resume RUN_DIR"
+            f"--resume: no {verb} run named {name} in {output}; start one without --resume, or give its {noun}: "
+            f"--resume {'ADDRESS' if noun == 'address' else 'RUN_DIR'}"
         )
-    return next((path for path in reversed(runs) if _has_checkpoint(path)), runs[-1])
-
-
-def _newest_run_in_store(config: Config, verb: str) -> str:
-    output = config.runtime.output_dir
-    runs = [
-        address
-        for address in stores.newest_first(output, config.name)
-        if _is_run(stores.run_folder(address, rollouts=False), config.name, verb)
-    ]
-    if not runs:
-        raise ConfigError(
-            f"--resume: no {verb} run named {config.name} in {output}; "
-            "start one without --resume, or give its address: --resume ADDRESS"
-        )
-    return next(filter(stores.has_checkpoint, runs), runs[0])
+    return next(filter(has_checkpoint, runs), runs[0])
 
 
 def _has_checkpoint(run_dir: Path) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from fr3e_jax.visible_text import terminal, visible
@@ -24,3 +26,14 @@ class TableConsole(Console):
         """The text as it is. Every string that `rich` prints or measures passes here."""
         options.update(markup=False, emoji=False)
         return super().render_str(visible(text, self.encoding), **options)
+
+
+def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Container[str] | None = None) -> Table:
+    """A table without lines. Columns named in ``left`` are flush left; by default the first one is."""
+    table = Table(box=None)
+    for name in head:
+        is_left = name == head[0] if left is None else name in left
+        table.add_column(name, justify="left" if is_left else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -30,15 +30,11 @@ VERBS = {
     ),
     "methods": (
         "verbs.methods",
-        "List the methods that recipes combine, with paper, equation and recipe (docs/users/methods.md).",
+        "List the recipes that come with the package by method, with paper and equation; their names serve as RECIPE.",
     ),
     "metrics": (
         "verbs.metrics",
         "Explain the numbers of metrics.jsonl: unit, meaning, good direction (docs/users/metrics.md).",
-    ),
-    "recipes": (
-        "verbs.recipes",
-        "List the recipes that come with the package; their names serve in place of a file.",
     ),
     "new": (
         "verbs.new",

@@ -9,8 +9,10 @@ from typing import Any
 
 from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.lora_section import ALL_LINEAR, TARGETS
-from fr3e_jax.configuration.schema import Config, ModelConfig
+from fr3e_jax.configuration.recipe import CODE, FILES
+from fr3e_jax.configuration.schema import Config, EvaluationConfig, MeshConfig, ModelConfig
 from fr3e_jax.configuration.settings import as_yaml, setting_value
+from fr3e_jax.configuration.task_sections import ChainConfig
 from fr3e_jax.stores.objects import is_remote, why_unusable
 
 Rules = dict[str, tuple[Callable[[Config], Any], str]]
@@ -55,24 +57,12 @@ def first_set(section: Any, *names: str) -> str:
 
 
 TRACKERS = ("wandb", "trackio", "mlflow")
-PLACES = (
-    "runtime.run_dir",
-    "runtime.output_dir",
-    "runtime.compilation_cache",
-    "model.path",
-    "model.tokenizer",
-    "data.root",
-    "data.path",
-    "data.eval_path",
-)
+PLACES = ("runtime.run_dir", "runtime.output_dir", "runtime.compilation_cache", *FILES)
 """Settings that take a path or an address in an object store."""
-CODE = ("data.task", "data.verifier", "tools.kind", "environment.kind")
-"""Settings that may name a file of the user's code."""
 CACHES = ("gs", "s3")  # the stores that jax's own compilation cache opens
 
 
-def _lora_targets(config: Config) -> str:
-    targets = config.model.lora.targets
+def _faulty_targets(targets: Sequence[str]) -> str:
     if not targets:
         return f"nothing; expected {ALL_LINEAR}, or some of {', '.join(TARGETS)}"
     if ALL_LINEAR in targets and len(targets) > 1:
@@ -87,8 +77,7 @@ def _unusable_store(config: Config) -> tuple[str, str, str] | None:
     return next(((path, value, reason) for path, value, reason in faults if reason), None)
 
 
-def _cache_out_of_reach(config: Config) -> bool:
-    cache = config.runtime.compilation_cache
+def _is_out_of_reach(cache: str) -> bool:
     return is_remote(cache) and cache.partition("://")[0] not in CACHES
 
 
@@ -101,60 +90,59 @@ def _has_own_sizes(model: ModelConfig) -> bool:
     return bool(model.path) or model.architecture != "custom"
 
 
-def _nearest_kv_heads(config: Config) -> int | None:
-    heads, kv_heads = config.model.num_heads, config.model.num_kv_heads
-    if _has_own_sizes(config.model) or heads % kv_heads == 0:
+def _nearest_kv_heads(model: ModelConfig) -> int | None:
+    heads, kv_heads = model.num_heads, model.num_kv_heads
+    if _has_own_sizes(model) or heads % kv_heads == 0:
         return None
     return min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(n - kv_heads))
 
 
-def _nearest_width(config: Config) -> int | None:
-    width, heads = config.model.hidden_size, config.model.num_heads
-    if _has_own_sizes(config.model) or width % (2 * heads) == 0:
+def _nearest_width(model: ModelConfig) -> int | None:
+    width, heads = model.hidden_size, model.num_heads
+    if _has_own_sizes(model) or width % (2 * heads) == 0:
         return None
     return max(1, round(width / (2 * heads))) * 2 * heads
 
 
-def _nearest_tensor_shards(config: Config) -> int | None:
-    shards, heads, columns = config.mesh.tensor, config.model.num_heads, config.model.intermediate_size
-    if _has_own_sizes(config.model) or (heads % shards == 0 and columns % shards == 0):
+def _nearest_tensor_shards(shards: int, model: ModelConfig) -> int | None:
+    heads, columns = model.num_heads, model.intermediate_size
+    if _has_own_sizes(model) or (heads % shards == 0 and columns % shards == 0):
         return None
     return max(n for n in range(1, min(shards, heads) + 1) if heads % n == 0 and columns % n == 0)
 
 
-def _inferred_axes(config: Config) -> tuple[str, str] | None:
+def _inferred_axes(mesh: MeshConfig) -> tuple[str, str] | None:
     """The axes of the mesh whose size is to be inferred, if there are several, and one that need not be."""
-    inferred = [axis for axis in ("replica", "fsdp", "tensor") if getattr(config.mesh, axis) == -1]
+    inferred = [axis for axis in ("replica", "fsdp", "tensor") if getattr(mesh, axis) == -1]
     if len(inferred) < 2:
         return None
     return " and ".join(f"mesh.{axis}=-1" for axis in inferred), next(axis for axis in inferred if axis != "fsdp")
 
 
-def _empty_axis(config: Config) -> tuple[str, str] | None:
-    empty = next((axis for axis in ("replica", "fsdp", "tensor") if getattr(config.mesh, axis) == 0), None)
+def _empty_axis(mesh: MeshConfig) -> tuple[str, str] | None:
+    empty = next((axis for axis in ("replica", "fsdp", "tensor") if getattr(mesh, axis) == 0), None)
     return empty and (empty, empty)
 
 
-def _pass_at_more(config: Config) -> tuple[int, int, str] | None:
-    largest, samples = max(config.evaluation.pass_at, default=0), config.evaluation.samples
+def _pass_at_more(evaluation: EvaluationConfig) -> tuple[int, int, str] | None:
+    largest, samples = max(evaluation.pass_at, default=0), evaluation.samples
     if largest <= samples:
         return None
     less = f"drop {largest} from evaluation.pass_at" if samples else "evaluation.pass_at=[] (greedy answers alone)"
     return largest, largest, less
 
 
-def _unreadable_set(config: Config) -> str:
+def _unreadable_set(evaluation: EvaluationConfig, names: list[str]) -> str:
     try:
-        set_settings(config)
+        set_settings(evaluation, names)
     except ValueError as error:
         return str(error)
     return ""
 
 
-def _long_operations(config: Config) -> tuple[str, int, str] | None:
-    chain = config.data.chain
+def _long_operations(chain: ChainConfig) -> tuple[str, int, str] | None:
     for name in ("ambiguous", "sft_min_length"):
-        if config.data.task == "chain" and getattr(chain, name) > chain.length:
+        if getattr(chain, name) > chain.length:
             return name, getattr(chain, name), name
     return None
 
@@ -164,7 +152,7 @@ def _reads_cards(task: str) -> bool:
 
 
 RULES: Rules = {
-    "targets_are_known": (_lora_targets, "model.lora.targets has {}"),
+    "targets_are_known": (lambda c: _faulty_targets(c.model.lora.targets), "model.lora.targets has {}"),
     "adapters_are_local": (
         lambda c: is_remote(c.model.lora.path),
         "{model.lora.path} is in an object store; copy it here and set its folder",
@@ -172,7 +160,7 @@ RULES: Rules = {
     "trackers_are_known": (lambda c: faulty_name(c.runtime.trackers, TRACKERS), "runtime.trackers has {}"),
     "stores_can_be_used": (_unusable_store, "{}={}: {}"),
     "the_cache_can_be_used": (
-        _cache_out_of_reach,
+        lambda c: _is_out_of_reach(c.runtime.compilation_cache),
         "{runtime.compilation_cache}: jax keeps it in a folder, or at gs:// or s3://; set one of them",
     ),
     "models_are_written_into_folders": (
@@ -185,40 +173,43 @@ RULES: Rules = {
         "{} is in an object store, and code is loaded from files; copy it here and set its path",
     ),
     "kv_heads_divide_heads": (
-        _nearest_kv_heads,
+        lambda c: _nearest_kv_heads(c.model),
         "{model.num_kv_heads} does not divide {model.num_heads}; nearest: model.num_kv_heads={}",
     ),
     "head_size_is_even": (
-        _nearest_width,
+        lambda c: _nearest_width(c.model),
         "{model.hidden_size} does not divide into {model.num_heads} heads of an even size, which rotary positions "
         "need; nearest: model.hidden_size={}",
     ),
     "tensor_shards_divide_the_network": (
-        _nearest_tensor_shards,
+        lambda c: _nearest_tensor_shards(c.mesh.tensor, c.model),
         "{mesh.tensor} does not divide {model.num_heads} and {model.intermediate_size}; nearest: mesh.tensor={}",
     ),
     "each_axis_has_devices": (
-        _empty_axis,
+        lambda c: _empty_axis(c.mesh),
         "mesh.{}=0 is not a number of devices; set mesh.{}=-1 to take all that the others leave",
     ),
-    "one_mesh_size_is_inferred": (_inferred_axes, "{} leave the mesh undetermined; nearest: mesh.{}=1"),
+    "one_mesh_size_is_inferred": (
+        lambda c: _inferred_axes(c.mesh),
+        "{} leave the mesh undetermined; nearest: mesh.{}=1",
+    ),
     "rollout_sizes_have_an_effect": (
         lambda c: c.mesh.rollout_fsdp != 1 and not c.mesh.rollout_tensor,
         "{mesh.rollout_fsdp} is not read with {mesh.rollout_tensor}, the layout of training; "
         "nearest: mesh.rollout_tensor=1",
     ),
     "pass_at_k_has_k_samples": (
-        _pass_at_more,
+        lambda c: _pass_at_more(c.evaluation),
         "evaluation.pass_at asks for pass@{} of {evaluation.samples} samples; set evaluation.samples={}, or {}",
     ),
-    "entries_of_sets_can_be_read": (_unreadable_set, "{}"),
+    "entries_of_sets_can_be_read": (lambda c: _unreadable_set(c.evaluation, c.data.eval), "{}"),
     "curriculum_starts_short": (
         lambda c: c.data.task == "order" and c.data.order.sft_min_operands > c.data.order.num_operands,
         "{data.order.sft_min_operands} is more than {data.order.num_operands}; "
         "nearest: data.order.sft_min_operands={=data.order.num_operands}",
     ),
     "chains_hold_their_operations": (
-        _long_operations,
+        lambda c: c.data.task == "chain" and _long_operations(c.data.chain),
         "data.chain.{}={} is more than {data.chain.length}; nearest: data.chain.{}={=data.chain.length}",
     ),
     "cards_are_read": (
@@ -278,8 +269,7 @@ def _effect_of_a_single_rollout(config: Config) -> str:
     return ""  # no group is needed
 
 
-def _steps_of_a_profile(config: Config) -> tuple[int, int, int] | None:
-    steps, most = config.runtime.profile_steps, config.training.max_steps
+def _steps_of_a_profile(steps: int, most: int) -> tuple[int, int, int] | None:
     needed = steps + 3  # two warm-up steps before them, a traced step after them
     return (needed, steps, needed) if steps and 0 < most < needed else None
 
@@ -319,7 +309,7 @@ TRAINING_RULES: Rules = {
         "{rollout.rollouts_per_prompt} is a group without spread: {}; nearest: rollout.rollouts_per_prompt=2",
     ),
     "a_profiled_run_is_long_enough": (
-        _steps_of_a_profile,
+        lambda c: _steps_of_a_profile(c.runtime.profile_steps, c.training.max_steps),
         "{runtime.profile_steps} needs {} steps (2 of warm-up, {} measured, 1 traced), but the run has "
         "{training.max_steps}; nearest: training.max_steps={}",
     ),

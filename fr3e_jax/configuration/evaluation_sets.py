@@ -9,33 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from typing import Any
 
-from fr3e_jax.configuration.schema import Config, EvaluationConfig
+from fr3e_jax.configuration.schema import EvaluationConfig
+from fr3e_jax.configuration.settings import settings
 
-_KINDS = {"prompts": int, "samples": int, "temperature": float, "top_p": float}
-_EXPECTED = {
-    "prompts": "a whole number above 0",
-    "samples": "a whole number, 0 for the greedy answer alone",
-    "pass_at": "whole numbers, as in pass_at=1,16",
-    "temperature": "a number above 0",
-    "top_p": "a number above 0, at most 1",
-}
-NAMES = [*_KINDS, "pass_at"]
+NAMES = ("prompts", "samples", "temperature", "top_p", "pass_at")
 
 
-def set_settings(config: Config) -> dict[str, EvaluationConfig]:
-    """The evaluation settings of each set that ``evaluation.sets`` names.
+def set_settings(evaluation: EvaluationConfig, names: list[str]) -> dict[str, EvaluationConfig]:
+    """The evaluation settings of each set that ``evaluation.sets`` names, of the ``names`` in ``data.eval``.
 
     Raises:
       ValueError: an entry cannot be read, or its values are out of bounds; one line that quotes the entry.
     """
     by_set: dict[str, EvaluationConfig] = {}
-    for entry in config.evaluation.sets:
+    for entry in evaluation.sets:
         name, *assignments = entry.split() or [""]
-        if name not in config.data.eval:
-            nearest = difflib.get_close_matches(name, config.data.eval, n=1, cutoff=0.0)
+        if name not in names:
+            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
             advice = f"nearest: {nearest[0]}" if nearest else "data.eval is empty"
             raise ValueError(f"evaluation.sets has {entry!r}, and data.eval has no set {name!r}; {advice}")
         if name in by_set:
@@ -43,46 +35,46 @@ def set_settings(config: Config) -> dict[str, EvaluationConfig]:
         values: dict[str, Any] = dict(_assignment(entry, text) for text in assignments)
         if values.get("samples") == 0:
             values.setdefault("pass_at", [])
-        settings = dataclasses.replace(config.evaluation, **values)
-        if largest := max((k for k in settings.pass_at if k > settings.samples), default=0):
+        changed = dataclasses.replace(evaluation, **values)
+        if largest := max((k for k in changed.pass_at if k > changed.samples), default=0):
             raise ValueError(
-                f"evaluation.sets has {entry!r}, which asks for pass@{largest} of {settings.samples} samples; "
+                f"evaluation.sets has {entry!r}, which asks for pass@{largest} of {changed.samples} samples; "
                 f"expected samples={largest} or more, or a smaller pass_at"
             )
-        if unread := [] if settings.samples else [key for key in ("temperature", "top_p") if key in values]:
+        if unread := [] if changed.samples else [key for key in ("temperature", "top_p") if key in values]:
             raise ValueError(
                 f"evaluation.sets has {entry!r}, which gives {unread[0]}, which the greedy answer does not read; "
                 f"drop {unread[0]}, or set samples above 0"
             )
-        by_set[name] = settings
+        by_set[name] = changed
     return by_set
 
 
-def best_metric(config: Config) -> str:
+def best_metric(evaluation: EvaluationConfig, names: list[str]) -> str:
     """The name of the metric that ranks checkpoints: of `set_metric`, or ``avg`` if sets differ in their samples."""
-    plans = set_settings(config).values()
-    return "avg" if any(e.samples != config.evaluation.samples for e in plans) else set_metric(config.evaluation)
+    plans = set_settings(evaluation, names).values()
+    return "avg" if any(e.samples != evaluation.samples for e in plans) else set_metric(evaluation)
 
 
-def set_metric(settings: EvaluationConfig) -> str:
+def set_metric(evaluation: EvaluationConfig) -> str:
     """The name of the accuracy of one set: that of its samples, or of its greedy answers if it takes no samples."""
-    return f"avg@{settings.samples}" if settings.samples else "greedy"
+    return f"avg@{evaluation.samples}" if evaluation.samples else "greedy"
 
 
 def _assignment(entry: str, text: str) -> tuple[str, int | float | list[int]]:
     name, _, value = text.partition("=")
     if name not in NAMES:
         raise ValueError(f"evaluation.sets has {text!r} in {entry!r}; expected one of {'=, '.join(NAMES)}=")
+    setting = settings()[f"evaluation.{name}"]
     try:
-        if name == "pass_at":
-            counts = [int(k) for k in value.split(",") if k]
-            good, read = min(counts, default=1) >= 1, counts
+        if setting.kind in (int, float):
+            content = setting.kind(value)
+            is_valid = setting.allows(content)
         else:
-            read = _KINDS[name](value)
-            above_bound = read >= 0 if name == "samples" else read > 0
-            good = math.isfinite(read) and above_bound and (name != "top_p" or read <= 1)
+            content = [int(k) for k in value.split(",") if k]
+            is_valid = all(map(setting.allows, content))
     except ValueError:
-        good = False
-    if not good:
-        raise ValueError(f"evaluation.sets has {text!r} in {entry!r}; expected {_EXPECTED[name]}")
-    return name, read
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"evaluation.sets has {text!r} in {entry!r}; expected {name}: {setting.describe_kind()}")
+    return name, content

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from fr3e_jax.configuration.contradictions import Rules
-from fr3e_jax.configuration.schema import TREE_ESTIMATORS, Config
+from fr3e_jax.configuration.schema import TREE_ESTIMATORS, Config, ExploreConfig
 
 
 def _rate_of_one_success(rate: float, rollouts: int) -> tuple[str, str] | None:
@@ -15,13 +15,12 @@ def _rate_of_one_success(rate: float, rollouts: int) -> tuple[str, str] | None:
     return f"1/{rollouts}", f"{ceil(10**4 / rollouts) / 10**4:g}"
 
 
-def _longer_response(config: Config) -> tuple[int, int] | None:
-    least = (config.explore.num_anchors - 1) * config.explore.min_spacing + 1
-    return (least, least) if config.explore.enabled and least > config.rollout.max_response_tokens else None
+def _longer_response(explore: ExploreConfig, cap: int) -> tuple[int, int] | None:
+    least = (explore.num_anchors - 1) * explore.min_spacing + 1
+    return (least, least) if explore.enabled and least > cap else None
 
 
-def _nearest_mean_allocation(config: Config) -> int | None:
-    explore = config.explore
+def _nearest_mean_allocation(explore: ExploreConfig) -> int | None:
     least, most = explore.allocation_least, explore.allocation_most
     if not explore.enabled or explore.allocation == "uniform" or least <= explore.rollouts_per_state <= most:
         return None
@@ -63,7 +62,7 @@ TRAINING_RULES: Rules = {
         "{rollout.rollouts_per_prompt}: no prompt is expanded; nearest: explore.max_success_rate={}",
     ),
     "anchors_fit_into_a_response": (
-        _longer_response,
+        lambda c: _longer_response(c.explore, c.rollout.max_response_tokens),
         "{explore.num_anchors} with {explore.min_spacing} needs responses of {} tokens; lower one of them, or set "
         "rollout.max_response_tokens={} (now {=rollout.max_response_tokens})",
     ),
@@ -78,7 +77,7 @@ TRAINING_RULES: Rules = {
         "nearest: explore.allocation_least={=explore.allocation_most}",
     ),
     "allocation_has_room": (
-        _nearest_mean_allocation,
+        lambda c: _nearest_mean_allocation(c.explore),
         "{explore.allocation} divides {=explore.rollouts_per_state} rollouts a state on average "
         "(explore.rollouts_per_state) into {=explore.allocation_least} to {=explore.allocation_most} "
         "(explore.allocation_least, explore.allocation_most), which is impossible; "

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from fr3e_jax.configuration.contradictions import Rules, faulty_name
 from fr3e_jax.configuration.options import changed
-from fr3e_jax.configuration.schema import Config
-from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS
+from fr3e_jax.configuration.schema import KlConfig
+from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
 
 
-def _unread_step(config: Config) -> tuple[str, str, str] | None:
+def _unread_step(shaping: ShapingConfig) -> tuple[str, str, str] | None:
     """A setting of a shaping step that is not listed, the step, and the list with it."""
-    steps = config.shaping.steps
+    steps = shaping.steps
     for name in SHAPING_STEPS:
-        if name not in steps and (unread := changed(getattr(config.shaping, name))):
+        if name not in steps and (unread := changed(getattr(shaping, name))):
             return f"shaping.{name}.{unread[0]}", name, ",".join([*steps, name])
     return None
 
 
-def _closed_window(config: Config) -> str:
+def _closed_window(shaping: ShapingConfig, most: int) -> str:
     """The fault of a shaping step that is active from one training step until another; empty if there is none."""
-    most = config.training.max_steps
-    for name in config.shaping.steps:
-        section = getattr(config.shaping, name)
+    for name in shaping.steps:
+        section = getattr(shaping, name)
         begin, end = (getattr(section, f"{end}_step", 0) for end in ("from", "until"))
         if end and end <= begin:
             return (
@@ -36,28 +35,28 @@ def _closed_window(config: Config) -> str:
     return ""
 
 
-def _changes_rewards(config: Config) -> bool:
-    return config.kl.coefficient > 0 and config.kl.place == "reward"
+def _changes_rewards(kl: KlConfig) -> bool:
+    return kl.coefficient > 0 and kl.place == "reward"
 
 
-def _covariance_step(config: Config) -> str:
-    return next((name for name in ("kl_cov", "clip_cov") if name in config.shaping.steps), "")
+def _covariance_step(steps: list[str]) -> str:
+    return next((name for name in ("kl_cov", "clip_cov") if name in steps), "")
 
 
 TRAINING_RULES: Rules = {
     "steps_are_known": (lambda c: faulty_name(c.shaping.steps, tuple(SHAPING_STEPS)), "shaping.steps has {}"),
     "settings_of_steps_are_read": (
-        _unread_step,
+        lambda c: _unread_step(c.shaping),
         "{} is not read, as {} is not in shaping.steps; nearest: shaping.steps=[{}]",
     ),
-    "windows_open": (_closed_window, "{}"),
+    "windows_open": (lambda c: _closed_window(c.shaping, c.training.max_steps), "{}"),
     "covariance_methods_exclude_each_other": (
         lambda c: {"clip_cov", "kl_cov"} <= set(c.shaping.steps),
         "shaping.steps has clip_cov and kl_cov: the first takes tokens of high covariance out of a clipped loss, the "
         "second penalises them in one that is not clipped; set shaping.steps without one of them",
     ),
     "covariance_methods_have_their_ratio": (
-        lambda c: c.loss.ratio == "sequence" and _covariance_step(c),
+        lambda c: c.loss.ratio == "sequence" and _covariance_step(c.shaping.steps),
         "{} in shaping.steps reads the ratio of each token, but {loss.ratio} gives all tokens of a response the same "
         "ratio; set loss.ratio=token",
     ),
@@ -84,12 +83,12 @@ TRAINING_RULES: Rules = {
         "own tokens is 0; set kl.estimator=k3 or kl.estimator=k2, or kl.place=reward, where k1 is exact",
     ),
     "rewards_of_tokens_have_a_group": (
-        lambda c: _changes_rewards(c) and c.explore.enabled,
+        lambda c: _changes_rewards(c.kl) and c.explore.enabled,
         "{kl.place} changes rewards after responses are scored, but {explore.enabled} computes V(S_j) from them before "
         "that; set kl.place=loss, or explore.enabled=false",
     ),
     "subsets_read_what_is_right": (
-        lambda c: _changes_rewards(c) and c.advantage.base_estimator == "pass_at_k",
+        lambda c: _changes_rewards(c.kl) and c.advantage.base_estimator == "pass_at_k",
         "{kl.place} changes rewards by a divergence, but {advantage.base_estimator} only asks which responses are "
         "right; set kl.place=loss",
     ),

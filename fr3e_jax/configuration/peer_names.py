@@ -56,30 +56,19 @@ NAMES_OF: dict[tuple[str, ...], str] = {
     ("runtime.heartbeat_seconds",): "join_seconds",
 }
 """The last part of their names, or of former names of ours, in lower case, for our settings."""
-NAMES = {name: ours for ours, names in NAMES_OF.items() for name in names.split()}
-
-_METHODS = "each method is a recipe: `fr3e methods` lists them"
-_DECODER = "rollouts come from the decoder in this package; leave it out"
-_DEVICES = (
-    "all devices that jax finds are used; `mesh` divides them, and JAX_PLATFORMS=cpu in the environment hides others"
-)
-ELSEWHERE: dict[str, str] = {
-    "output_dtype": "`fr3e export RUN DIR --dtype bf16` writes a model in another type",
-    "algorithm": _METHODS,
-    "method": _METHODS,
-    "trainer": _METHODS,
-    "use_vllm": _DECODER,
-    "vllm_mode": _DECODER,
-    "vllm_gpu_memory_utilization": _DECODER,
-    "gpu_memory_utilization": _DECODER,
-    "device": _DEVICES,
-    "devices": _DEVICES,
-    "num_gpus": _DEVICES,
-    "n_gpus_per_node": _DEVICES,
-    "nnodes": _DEVICES,
-    "deepspeed": _DEVICES,
+ADVICE_ON: dict[str, str] = {
+    "`fr3e export RUN DIR --dtype bf16` writes a model in another type": "output_dtype",
+    "each method is a recipe: `fr3e methods` lists them": "algorithm method trainer",
+    "rollouts come from the decoder in this package; leave it out": (
+        "use_vllm vllm_mode vllm_gpu_memory_utilization gpu_memory_utilization"
+    ),
+    "all devices that jax finds are used; `mesh` divides them, and JAX_PLATFORMS=cpu in the environment hides others": (
+        "device devices num_gpus n_gpus_per_node nnodes deepspeed"
+    ),
 }
 """The same for what is no setting here: what to do instead."""
+NAMES = {name: ours for ours, names in NAMES_OF.items() for name in names.split()}
+ELSEWHERE = {name: advice for advice, names in ADVICE_ON.items() for name in names.split()}
 
 
 def our_names(path: str) -> tuple[str, ...]:

@@ -16,9 +16,10 @@ from fr3e_jax.configuration.settings import ConfigError, nearest_paths, sections
 from fr3e_jax.shipped_files import find_recipe, recipe_names
 
 INCLUDE = "include"
-CODE = {"data.task", "data.verifier", "tools.kind", "environment.kind"}
-INPUTS = {"model.path", "model.tokenizer", "data.path", "data.eval_path", "data.root", *CODE}
-"""Settings that name files to read: paths in a recipe that may be relative to it."""
+CODE = ("data.task", "data.verifier", "tools.kind", "environment.kind")
+"""Settings that may name a file of the user's code."""
+FILES = ("model.path", "model.tokenizer", "data.root", "data.path", "data.eval_path")
+"""Settings that name files to read, or an address in an object store."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Layer:
 def read_recipe(recipe: Path, including: tuple[Path, ...] = ()) -> list[Layer]:
     """The layers of a recipe, included files first. Includes are relative to the file that names them.
 
-    An include that is not there may name a recipe of the package. A file or folder that a setting of `INPUTS` names is
-    relative to the recipe as well if it exists there, and else to the working directory.
+    An include that is not there may name a recipe of the package. A file or folder that a setting of `CODE` or `FILES`
+    names is relative to the recipe as well if it exists there, and else to the working directory.
 
     Raises:
         ConfigError: no such file, not YAML, an unknown setting, or files that include one another in a circle.
@@ -62,7 +63,7 @@ def _included(recipe: Path, name: str) -> Path:
 
 def _beside(recipe: Path, path: str, value: Any) -> Any:
     """The value of a setting; a path of an input as seen from the recipe if it leads to something there."""
-    if path not in INPUTS or not isinstance(value, str) or not value or Path(value).is_absolute():
+    if path not in CODE + FILES or not isinstance(value, str) or not value or Path(value).is_absolute():
         return value
     file, colon, name = value.rpartition(":") if path in CODE else (value, "", "")
     if not file or (path in CODE and not file.endswith(".py")) or not (recipe.parent / file).exists():
@@ -130,5 +131,5 @@ def _missing(recipe: Path, source: Path | None) -> str:
     names += recipe_names()
     nearest = difflib.get_close_matches(str(recipe), names, n=1, cutoff=0.7)
     nearest = nearest or [name for name in recipe_names() if name.rpartition("/")[2] == recipe.stem]
-    advice = f"nearest: {nearest[0]}" if nearest else "expected a path, or a name that `fr3e recipes` lists"
+    advice = f"nearest: {nearest[0]}" if nearest else "expected a path, or a name that `fr3e methods` lists"
     return f"{where}: no recipe {recipe}; {advice}"

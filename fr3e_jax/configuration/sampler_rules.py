@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from fr3e_jax.configuration.contradictions import Rules
+from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.schema import Config
 
 INT8 = "int8"
@@ -23,12 +24,11 @@ def differences(config: Config) -> Iterator[str]:
         read == "bfloat16" and "bfloat16" not in (model.param_dtype, model.compute_dtype)
     ):
         yield f"rollout.param_dtype={rollout.param_dtype}"
-    if _merges(config) and read == "bfloat16":
+    if _merges(config.model.lora) and read == "bfloat16":
         yield "model.lora.rollouts=merged"
 
 
-def _merges(config: Config) -> bool:
-    lora = config.model.lora
+def _merges(lora: LoraConfig) -> bool:
     return bool(lora.rank or lora.path) and lora.rollouts == "merged"
 
 
@@ -51,7 +51,7 @@ def uncorrected(config: Config) -> Iterator[str]:
 RULES: Rules = {
     # A step of int8 is 1/127 of a channel's largest weight: most changes by adapters are smaller.
     "adapters_are_not_rounded_away": (
-        lambda c: c.rollout.param_dtype == INT8 and _merges(c),
+        lambda c: c.rollout.param_dtype == INT8 and _merges(c.model.lora),
         "{rollout.param_dtype} would round the adapters away that {model.lora.rollouts} adds to the kernels; set "
         "model.lora.rollouts=product, which keeps them beside the base",
     ),

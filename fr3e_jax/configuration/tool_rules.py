@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fr3e_jax.configuration.contradictions import Rules, first_set
-from fr3e_jax.configuration.environment_section import OBSERVATION
-from fr3e_jax.configuration.schema import Config, ToolsConfig
+from fr3e_jax.configuration.environment_section import OBSERVATION, EnvironmentConfig
+from fr3e_jax.configuration.schema import ToolsConfig
 
 
 def _missing_mark(tools: ToolsConfig) -> str:
@@ -14,14 +14,13 @@ def _missing_mark(tools: ToolsConfig) -> str:
     return next((name for name in ("begin", "end") if not getattr(tools, name)), "")
 
 
-def _fills_a_response(config: Config, tokens: int) -> int | None:
-    """A smaller number where so many ``tokens`` of a text can fill a whole response."""
-    cap = config.rollout.max_response_tokens
+def _fills_a_response(tokens: int, cap: int) -> int | None:
+    """A smaller number where so many ``tokens`` of a text can fill a whole response of ``cap`` tokens."""
     return max(1, cap // 4) if tokens >= cap else None
 
 
-def _range_without_zero(config: Config) -> tuple[str, float, str] | None:
-    least, most = config.environment.least_reward, config.environment.most_reward
+def _range_without_zero(environment: EnvironmentConfig) -> tuple[str, float, str] | None:
+    least, most = environment.least_reward, environment.most_reward
     if least <= 0 <= most:
         return None
     return ("least_reward", f"{least:g}", "least_reward") if least > 0 else ("most_reward", f"{most:g}", "most_reward")
@@ -46,7 +45,9 @@ RULES: Rules = {
         "{tools.result} has no place for the tool's answer; set it to a text with {output} in it",
     ),
     "an_answer_leaves_room": (
-        lambda c: c.tools.kind != "none" and _fills_a_response(c, c.tools.max_output_tokens),
+        lambda c: (
+            c.tools.kind != "none" and _fills_a_response(c.tools.max_output_tokens, c.rollout.max_response_tokens)
+        ),
         "{tools.max_output_tokens} can fill a whole response ({rollout.max_response_tokens}); "
         "nearest: tools.max_output_tokens={}",
     ),
@@ -70,7 +71,10 @@ RULES: Rules = {
         f"{{environment.observation}} has no place for the observation; set it to a text with {OBSERVATION}",
     ),
     "an_observation_leaves_room": (
-        lambda c: c.environment.enabled and _fills_a_response(c, c.environment.max_observation_tokens),
+        lambda c: (
+            c.environment.enabled
+            and _fills_a_response(c.environment.max_observation_tokens, c.rollout.max_response_tokens)
+        ),
         "{environment.max_observation_tokens} can fill a whole response ({rollout.max_response_tokens}); "
         "nearest: environment.max_observation_tokens={}",
     ),
@@ -79,7 +83,7 @@ RULES: Rules = {
         "{environment.least_reward} is not below {environment.most_reward}; nearest: environment.most_reward={}",
     ),
     "an_episode_without_a_turn_is_in_range": (
-        _range_without_zero,
+        lambda c: _range_without_zero(c.environment),
         "environment.{}={} leaves out 0, the sum of an episode that is cut before its first turn; "
         "nearest: environment.{}=0",
     ),

@@ -81,7 +81,7 @@ def held_out_problems(session: Session) -> Selection:
     unspeakable: dict[str, list[str]] = {}
     several = len(data.eval) > 1  # a single set ends when it is full: the split may be very long
     name_of = benchmark_names(problems if several else ())
-    plans, usual = set_settings(session.config), session.config.evaluation
+    plans, usual = set_settings(session.config.evaluation, session.config.data.eval), session.config.evaluation
     for index in range(len(problems)):
         problem = problems[index]
         benchmark = name_of(problem)
@@ -192,7 +192,7 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
     }
     shared = [key for key in next(iter(each.values())) if all(key in scores for scores in each.values())]
     metrics = {key: float(np.mean([scores[key] for scores in each.values()])) for key in shared}
-    if (best := best_metric(session.config)) == "avg":
+    if (best := best_metric(session.config.evaluation, session.config.data.eval)) == "avg":
         metrics[best] = float(
             np.mean([each[name][set_metric(problems[indices[0]].settings)] for name, indices in members.items()])
         )

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from itertools import groupby
-from pathlib import Path
 
-from fr3e_jax.methods.recipe_headers import Method, read_methods
-
-MARKERS = "<!-- table: fr3e methods --write -->\n", "<!-- end of the table -->\n"
+from fr3e_jax.methods.recipe_headers import Method, find_configs, read_methods
 
 _HEADER = "| method | paper, equation | function | recipe | test | deviation |\n|---|---|---|---|---|---|"
 
@@ -34,28 +31,22 @@ def _row(method: Method) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def write_table(page: Path) -> None:
-    """Replace the text between the two lines of `MARKERS` in ``page``.
-
-    Raises:
-      ValueError: the page does not have both lines once, in this order.
-      HeaderError: a recipe has no proper header.
-    """
-    text = page.read_text(encoding="utf-8")
-    parts = [text.partition(marker) for marker in MARKERS]
-    if [text.count(marker) for marker in MARKERS] != [1, 1] or len(parts[0][0]) > len(parts[1][0]):
-        raise ValueError(
-            f"{page} does not have the lines {' and '.join(map(repr, MARKERS))} once each, in this order; add them"
-        )
-    page.write_text(parts[0][0] + MARKERS[0] + "\n" + markdown_table() + MARKERS[1] + parts[1][2], encoding="utf-8")
-
-
 def list_methods() -> str:
-    """A line for each method: recipe, name, source."""
-    catalogue, lines = read_methods(), []
-    width = max(len(method.recipe) for method in catalogue)
+    """A line for each recipe: its name, as `fr3e train` takes it, method and source; then the folders to compare."""
+    catalogue, configs, lines = read_methods(), find_configs(), []
+    width = max(len(_short_name(method)) for method in catalogue)
     for group, methods in groupby(catalogue, key=lambda method: method.group):
-        lines += ["", group, *(f"  {m.recipe:<{width}}  {m.name} ({m.source})" for m in methods)]
-    return "\n".join(
-        [*lines[1:], "", "fr3e train RECIPE trains with one; docs/users/methods.md says how they combine."]
+        lines += ["", group, *(f"  {_short_name(m):<{width}}  {m.name} ({m.source})" for m in methods)]
+    lines += ["", "Recipes to compare, with fr3e sweep"]
+    for folder in sorted((configs / "experiments").glob("*/")):
+        recipes = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+        lines.append(f"  {f'experiments/{folder.name}':<{width}}  {recipes}")
+    ending = (
+        f"in {configs}; fr3e train NAME trains with one, fr3e new my.yaml --from NAME begins one of your own, and "
+        "docs/users/methods.md says how they combine."
     )
+    return "\n".join([*lines[1:], "", ending])
+
+
+def _short_name(method: Method) -> str:
+    return method.recipe.removeprefix("configs/").removesuffix(".yaml")

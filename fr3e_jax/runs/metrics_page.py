@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fr3e_jax.runs.declared_metrics import Metric, MetricGroup
 from fr3e_jax.runs.metric_table import GROUPS
-
-MARKERS = "<!-- table: fr3e metrics --write -->\n", "<!-- end of the table -->\n"
 
 _HEADER = "| metric | unit | meaning | good | when |\n|---|---|---|---|---|"
 
@@ -23,23 +19,6 @@ def metrics_table() -> str:
 
 def _row(metric: Metric) -> str:
     return f"| `{metric.name}` | {metric.unit} | {metric.meaning} | {metric.better} | {metric.when} |"
-
-
-def write_metrics_table(page: Path) -> None:
-    """Replace the text between the two lines of `MARKERS` in ``page``.
-
-    Raises:
-      OSError: the page cannot be read or written.
-      ValueError: the page does not have both lines once, in this order.
-    """
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(MARKERS[0])
-    _, _, after = rest.partition(MARKERS[1])
-    if [text.count(marker) for marker in MARKERS] != [1, 1] or MARKERS[1] not in rest:
-        raise ValueError(
-            f"{page} does not have the lines {' and '.join(map(repr, MARKERS))} once each, in this order; add them"
-        )
-    page.write_text(before + MARKERS[0] + "\n" + metrics_table() + MARKERS[1] + after, encoding="utf-8")
 
 
 def list_metrics(text: str = "") -> str:

@@ -113,7 +113,7 @@ def opened_run(
         opening = partial(open_run, config, run_dir, resume, verb, lock, mirror)
         directory = RunDirectory(session.processes.on_first(opening))
         check_seen_by_all(directory, config, session.processes.gather)
-        metric = best_metric(config)
+        metric = best_metric(config.evaluation, config.data.eval)
         scores = session.processes.on_first(lambda: list(recorded_scores(directory.metrics, metric).items()))
         with Checkpointer(
             directory.checkpoints,

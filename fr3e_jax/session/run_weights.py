@@ -17,15 +17,15 @@ from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.session.session import Session
 
 
-def load_run_params(session: Session, run_dir: Path | None) -> tuple[Params, int]:
-    """Weights and step of a run's newest checkpoint; without a run, the weights that a run would start from, and 0.
+def load_run_params(session: Session, run_dir: Path | None, step: int | None = None) -> tuple[Params, int]:
+    """Weights and step of a run's checkpoint; without a run, the weights that a run would start from, and 0.
 
-    Nothing in the run is changed, because the run may still be training.
+    ``step``: which checkpoint; None: the newest. Nothing in the run is changed, because the run may still be training.
     """
     if run_dir is None:
         return session.model.fresh_params(session.config), 0
     model = session.model
-    return read_run_params(run_dir, model.sharded_abstract_params(), base=model.base_fingerprint())
+    return read_run_params(run_dir, model.sharded_abstract_params(), step, base=model.base_fingerprint())
 
 
 def read_run_params(run_dir: Path, abstract: Params, step: int | None = None, *, base: str = "") -> tuple[Params, int]:

@@ -8,12 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.table import Table
-
 from fr3e_jax.cli.arguments import on_this_machine
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import run_to_read
-from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.cli.tables import TableConsole, text_table
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.studies.analysis.catalogue import ANALYSES, LeftOut, analyse
 from fr3e_jax.studies.analysis.figure import Figure, Finding, HeatMap
@@ -111,18 +109,13 @@ def _folder(runs: Sequence[StoredRun], baseline: StoredRun | None) -> Path:
 
 
 def _list() -> None:
-    table = Table("analysis", "needs", "source", box=None)
-    for analysis in ANALYSES.values():
-        table.add_row(analysis.name, analysis.need, analysis.source)
-    TableConsole().print(table)
+    head, rows = ("analysis", "needs", "source"), ([a.name, a.need, a.source] for a in ANALYSES.values())
+    TableConsole().print(text_table(head, rows, left=head))
 
 
 def _print(findings: Sequence[Finding], left_out: Sequence[LeftOut], folder: Path) -> None:
-    table = Table("finding", "numbers", box=None)
-    for finding in findings:
-        table.add_row(finding.name, headline(finding))
-    console = TableConsole()
-    console.print(table)
+    console, head = TableConsole(), ("finding", "numbers")
+    console.print(text_table(head, ([finding.name, headline(finding)] for finding in findings), left=head))
     for missing in left_out:
         console.print(f"left out: {missing.name} of {missing.run}: {missing.reason}", soft_wrap=True)
     console.print(f"JSON and CSV of each: {folder}", soft_wrap=True)

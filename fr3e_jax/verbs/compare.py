@@ -9,14 +9,12 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from fr3e_jax.cli.arguments import on_this_machine
+from fr3e_jax.cli.arguments import number, on_this_machine, write_output
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.studies.analysis.comparison import Comparison, compare
 from fr3e_jax.studies.analysis.comparison_content import CSV_COLUMNS, as_json, as_markdown, csv_rows
 from fr3e_jax.studies.analysis.comparison_tables import tables
@@ -25,6 +23,8 @@ from fr3e_jax.studies.printing import print_tables
 from fr3e_jax.visible_text import visible
 
 STDOUT = "-"
+finite = number(float, "a number; expected a score such as 0.6", math.isfinite)
+natural = number(int, "a whole number of at least 0", lambda value: value >= 0)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     files = {name: target for name, target in targets.items() if target != STDOUT}
     for name, target in files.items():
-        _write(Path(target).expanduser(), makers[name](comparison))
+        write_output(target, makers[name](comparison))
     if to_stdout:
         sys.stdout.write(makers[to_stdout[0]](comparison))
     else:
@@ -149,34 +149,6 @@ def _page(comparison: Comparison) -> str:
     from fr3e_jax.studies.reports.comparison_page import comparison_page
 
     return comparison_page(comparison)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with atomic_file(path) as stream:
-            stream.write(text.encode("utf-8", "replace"))
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written ({error}); expected a file in a directory that you may use"
-        ) from error
-
-
-def finite(text: str) -> float:
-    """Parse a finite number, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number; expected a score such as 0.6")
-    return value
-
-
-def natural(text: str) -> int:
-    """Parse an int of at least 0, for argparse."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return int(text)
 
 
 VERB = Verb("fr3e compare runs/sweep-demo-20250101-120000 --page comparison.html", declare, run, recipe=False)

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from fr3e_jax.cli.arguments import declare_print_config, on_this_machine, steps
+from fr3e_jax.cli.arguments import declare_print_config, on_this_machine, steps, write_output
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import print_config, run_to_read, settings_of_run
-from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.cli.tables import TableConsole, text_table
 from fr3e_jax.configuration import Config, ConfigError, load_config
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(["responses:", *(f"  {result.folder}" for result in results)]))
     for path, text in ((arguments.markdown, markdown), (arguments.csv, comma_separated)):
         if path:
-            _write(Path(path).expanduser(), text(results))
+            write_output(path, text(results))
     return code
 
 
@@ -84,19 +82,7 @@ def _print(head: list[str], body: list[list[str]]) -> None:
     """The table, turned if it has more columns than rows: models have long names, and there may be many sets."""
     if len(head) > len(body) + 1:
         head, *body = [list(line) for line in zip(*[head, *body], strict=True)]
-    table = Table(*head, box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in body:
-        table.add_row(*line)
-    TableConsole().print(table)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; choose another place") from error
+    TableConsole().print(text_table(head, body))
 
 
 def columns(results: Sequence[Result]) -> list[str]:

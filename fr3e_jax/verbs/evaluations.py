@@ -32,7 +32,7 @@ from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.session.grading import GradingFailed
 from fr3e_jax.session.run_identity import identity
-from fr3e_jax.session.run_weights import read_run_params, refused_weights
+from fr3e_jax.session.run_weights import load_run_params, refused_weights
 from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.session.texts import Texts
 
@@ -119,19 +119,14 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
     if stored is not None:
         if session.processes.first:
             print(f"{name}: evaluated before, see {folder.path}", file=sys.stderr)
-        return Result(name, stored, best_metric(config), str(folder.path))
+        return Result(name, stored, best_metric(config.evaluation, config.data.eval), str(folder.path))
     shown = config.runtime.console if session.processes.first else "none"
     console = Console(shown, stream=sys.stderr, compiled=lambda: compilations().programs)
     session.sampler.watch.report = console.progress
     with console:
         console.stage(f"evaluating {name}")
         with as_config_error():
-            model = session.model
-            if run_dir:
-                abstract, base = model.sharded_abstract_params(), model.base_fingerprint()
-                params = read_run_params(run_dir, abstract, step, base=base)[0]
-            else:
-                params = model.fresh_params(config)
+            params, _ = load_run_params(session, run_dir, step)
         with refused_weights(config, run_dir, step):
             evaluation = evaluate(session, params, console.note)
     session.sampler.weights.release()
@@ -140,7 +135,7 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
     if session.processes.first:
         # Last, as it says that the evaluation is whole.
         write_json_atomic(folder.path / METRICS, {"of": described, "metrics": evaluation.metrics})
-    return Result(name, evaluation.metrics, best_metric(config), str(folder.path))
+    return Result(name, evaluation.metrics, best_metric(config.evaluation, config.data.eval), str(folder.path))
 
 
 def _store(processes: Processes, folder: RunDirectory, step: int, evaluation: Evaluation, texts: Texts) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from fr3e_jax.session.model import Model
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CHECKED_TOKENS = 8  # in the pass that tests the weights
 
 
@@ -31,25 +29,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=tuple(DTYPES), help="type of the weights (default: the run's own, which loses nothing)"
     )
-    parser.add_argument(
-        "--max-shard-size",
-        type=byte_size,
-        metavar="SIZE",
-        help="largest safetensors file, like 5GB or 500MB (default 5GB)",
-    )
     parser.add_argument("--step", type=positive, metavar="N", help="export the checkpoint of this step, not the newest")
     parser.add_argument(
         "--adapter", action="store_true", help="write the adapters of a run with model.lora.rank, as PEFT reads them"
     )
-
-
-def byte_size(text: str) -> int:
-    """Parse a size such as ``5GB``, ``1.5GB`` (10^9) or ``512MiB`` (2^20) into bytes, for argparse."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
-    size = int(float(match[1]) * _BYTES[match[2].upper()]) if match and match[2].upper() in _BYTES else 0
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; expected one like 5GB, 500MB or 2GiB")
-    return size
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,7 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
         run_dir,
         Path(arguments.directory),
         dtype=DTYPES[arguments.dtype] if arguments.dtype else "",
-        max_shard_bytes=arguments.max_shard_size,
         step=arguments.step,
         adapter=arguments.adapter,
     )
@@ -72,7 +54,6 @@ def export_run(
     directory: Path,
     *,
     dtype: str = "",
-    max_shard_bytes: int | None = None,
     step: int | None = None,
     adapter: bool = False,
 ) -> int:
@@ -85,7 +66,6 @@ def export_run(
       run_dir: the run's directory.
       directory: new, empty, or an earlier export.
       dtype: type of the weights, ``"float32"``, ``"bfloat16"`` or ``"float16"``; empty: the run's own, without loss.
-      max_shard_bytes: largest size of a weight file; None: 5 GB.
       step: which checkpoint; None: the newest.
       adapter: write the adapters alone, as PEFT reads them.
 
@@ -97,7 +77,6 @@ def export_run(
 
     from fr3e_jax.data.tokenizer import TextCodec
     from fr3e_jax.policy.adapter_files import save_adapters
-    from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES
     from fr3e_jax.policy.network import build_network
     from fr3e_jax.programs.mesh import make_mesh
     from fr3e_jax.programs.weight_check import fault_of_weights
@@ -129,7 +108,7 @@ def export_run(
                 where = {"base": model.path, "dtype": record["dtype"]}
                 save_adapters(filled, architecture, policy.network.lora, params, **where)
         else:
-            write_model(directory, architecture, weights, codec, model.path, record, max_shard_bytes or MAX_SHARD_BYTES)
+            write_model(directory, architecture, weights, codec, model.path, record)
     size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())
     print(f"step {step} of {run_dir} as {record['dtype']}: {directory} ({size / 1e6:,.1f} MB)")
     return 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
+from pathlib import Path
 
-from fr3e_jax.cli.arguments import declare_page, print_or_write
+from fr3e_jax.cli.arguments import declare_page, renew_table
 from fr3e_jax.cli.parser import Verb
+from fr3e_jax.configuration.error_conversion import as_config_error
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -17,9 +18,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the metrics, or write their table into a page."""
-    from fr3e_jax.runs.metrics_page import list_metrics, write_metrics_table
+    from fr3e_jax.runs.metrics_page import list_metrics, metrics_table
 
-    return print_or_write(partial(list_metrics, arguments.part), write_metrics_table, arguments.write)
+    with as_config_error():
+        if arguments.write:
+            renew_table("metrics", metrics_table(), Path(arguments.write))
+        else:
+            print(list_metrics(arguments.part))
+    return 0
 
 
 VERB = Verb("fr3e metrics clip", declare, run, recipe=False)

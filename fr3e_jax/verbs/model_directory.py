@@ -122,7 +122,6 @@ def write_model(
     codec: TextCodec,
     source: str,
     record: dict[str, Any],
-    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
     """Write weights, config.json, generation_config.json and the tokenizer's files, all or nothing.
 
@@ -134,13 +133,12 @@ def write_model(
       source: the Hugging Face directory or id that the run started from, whose other settings are kept if it is still
         there; or empty.
       record: notes for the record in the directory; ``record["dtype"]`` is the type of the weights.
-      max_shard_bytes: largest size of a weight file.
     """
     names = _still_there(source)
     config = _config(architecture, codec, _read(names, "config.json"), record["dtype"])
     generation = _generation_config(codec, _read(names, GENERATION_CONFIG) or _read(codec.source, GENERATION_CONFIG))
     with replaced_directory(directory, record) as filled:
-        save_params(filled, architecture, params, dtype=record["dtype"], max_shard_bytes=max_shard_bytes)
+        save_params(filled, architecture, params, dtype=record["dtype"], max_shard_bytes=MAX_SHARD_BYTES)
         codec.save(filled)
         for name, content in (("config.json", config), (GENERATION_CONFIG, generation)):
             (filled / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -7,13 +7,14 @@ import json
 import sys
 from dataclasses import replace
 
-from fr3e_jax.cli.arguments import positive
+from fr3e_jax.cli.arguments import number, positive, share
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.planning.libtpu import INSTALL, enter_planning_environment, find_libtpu
 from fr3e_jax.planning.topology import TopologyError, parse_topology
 
 DOES_NOT_FIT = 1  # the exit code of a failed run, too
+price = number(float, "a price of a chip-hour; expected a number such as 1.2", lambda value: 0 <= value < 1e6)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -74,28 +75,6 @@ def efficiencies(text: str) -> dict[str, float]:
             raise argparse.ArgumentTypeError(f"{assignment!r} is not compute=SHARE, memory=SHARE or network=SHARE")
         shares[name] = share(value)
     return shares
-
-
-def price(text: str) -> float:
-    """Parse an amount of money, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a price of a chip-hour; expected a number such as 1.2")
-    return value
-
-
-def share(text: str) -> float:
-    """Parse a number above 0 and up to 1, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and up to 1")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

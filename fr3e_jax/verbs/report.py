@@ -6,13 +6,14 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from fr3e_jax.cli.arguments import on_this_machine
+from fr3e_jax.cli.arguments import number, on_this_machine
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.stores.objects import is_remote
 
 PORT = 8500
+port = number(int, "a port from 0 to 65535", lambda value: 0 <= value <= 65535)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="serve the page on this machine's loopback interface, with newer steps as they come, until Ctrl-C",
     )
     parser.add_argument(
-        "--port", type=_port, default=PORT, metavar="N", help=f"port of --serve (default {PORT}; 0: any free one)"
+        "--port", type=port, default=PORT, metavar="N", help=f"port of --serve (default {PORT}; 0: any free one)"
     )
 
 
@@ -56,12 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"the page cannot be written: {error}") from error
     print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
-    return int(text)
 
 
 VERB = Verb("fr3e report runs/demo-20250101-120000 --serve", declare, run, recipe=False)

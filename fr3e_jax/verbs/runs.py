@@ -8,10 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import get_args
 
-from rich.table import Table
-
 from fr3e_jax.cli.parser import Verb
-from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.cli.tables import TableConsole, text_table
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.runs.run_state import State
@@ -21,6 +19,7 @@ from fr3e_jax.studies.analysis.run_overview import Listed, RunOverview, SweepOve
 
 STATES = (*get_args(State), "damaged")
 SORTS = ("age", "name", "after", "tokens")
+COLUMNS = ("run", "recipe", "state", "step", "tokens", "held-out", "before", "after", "age")
 LONGEST_REASON = 300  # characters under the table; --json has them all
 _NEVER = float("-inf")
 
@@ -78,15 +77,10 @@ def _sorted(listed: Sequence[Listed], by: str) -> list[Listed]:
 
 
 def _print(listed: Sequence[Listed], folder: Path) -> None:
-    table = Table("run", "recipe", "state", "step", "tokens", "held-out", "before", "after", "age", box=None)
-    for column in ("step", "tokens", "before", "after", "age"):
-        next(c for c in table.columns if c.header == column).justify = "right"
-    for entry in listed:
-        table.add_row(
-            _place(entry.path, folder), *(_sweep_cells(entry) if isinstance(entry, SweepOverview) else _cells(entry))
-        )
+    cells = ((entry, _sweep_cells(entry) if isinstance(entry, SweepOverview) else _cells(entry)) for entry in listed)
+    rows = ([_place(entry.path, folder), *texts] for entry, texts in cells)
     console = TableConsole()
-    console.print(table)
+    console.print(text_table(COLUMNS, rows, left=("run", "recipe", "state", "held-out")))
     for run in (entry for entry in listed if isinstance(entry, RunOverview) and entry.state in ("failed", "damaged")):
         reason = run.reason if len(run.reason) <= LONGEST_REASON else run.reason[:LONGEST_REASON] + " ..."
         console.print(f"{_place(run.path, folder)} {run.state}: {reason}", soft_wrap=True)

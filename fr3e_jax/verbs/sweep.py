@@ -7,7 +7,7 @@ import shlex
 from datetime import datetime
 from pathlib import Path
 
-from fr3e_jax.cli.arguments import positive
+from fr3e_jax.cli.arguments import number, positive
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.shipped_files import find_recipe
@@ -24,7 +24,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sample", type=positive, default=0, metavar="N", help="N of the combinations, at random")
     parser.add_argument(
         "--hours",
-        type=hours,
+        type=number(float, "a number of hours above 0", lambda hours: hours > 0),
         default=float("inf"),
         metavar="H",
         help="begin no run after H hours; --hours 0.5 is 30 min",
@@ -37,17 +37,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default 1)")
     parser.add_argument("--verb", choices=("train", "sft", "rft"), default="train", help="verb to run (default train)")
-
-
-def hours(text: str) -> float:
-    """Parse a number of hours above 0, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours above 0")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -105,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     completed = execute(unfinished, arguments.jobs, ended, arguments.hours * 3600)
     write_record(folder, recipe, verb, runs, running=False)
     print_table(runs, shown)
-    print(f"{folder / 'sweep.json'} and sweep.csv have all results; each run's output is in its log file.")
+    print(f"{folder / 'sweep.json'} has all results; each run's output is in its log file.")
     if not completed:
         print("the same command goes on with this sweep")
     return 0 if completed and all(run.exit_code == 0 for run in runs) else 1

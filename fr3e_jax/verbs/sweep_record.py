@@ -1,9 +1,7 @@
-"""``sweep.json`` and ``sweep.csv``: the results of a sweep, from which the same command goes on."""
+"""``sweep.json``: the results of a sweep, from which the same command goes on."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import platform
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.runs.run_directory import atomic_file
+from fr3e_jax.runs.run_directory import write_json_atomic
 from fr3e_jax.verbs.sweep_runs import RECIPE, Run, safe_name
 
 
@@ -68,25 +66,7 @@ def _alive(process: Any, host: Any) -> bool:
 
 
 def write_record(folder: Path, recipe: str, verb: str, runs: list[Run], *, running: bool) -> None:
-    """Write ``sweep.json`` and ``sweep.csv``, each whole or not at all; a ``running`` sweep names its process."""
+    """Write ``sweep.json``, whole or not at all; a ``running`` sweep names its process."""
     owner = {"process": os.getpid(), "host": platform.node()} if running else {}
     record = {"recipe": recipe, "verb": verb, **owner, "runs": [asdict(run) for run in runs]}
-    table = io.StringIO()
-    rows = [_flat(run) for run in runs]
-    writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    for name, text in (("sweep.json", json.dumps(record, indent=2) + "\n"), ("sweep.csv", table.getvalue())):
-        with atomic_file(folder / name) as stream:
-            stream.write(text.encode())
-
-
-def _flat(run: Run) -> dict[str, Any]:
-    """A row of the CSV file: settings, exit code, seconds, and the summary's numbers with their full names."""
-    row: dict[str, Any] = {**run.settings, "exit_code": run.exit_code, "seconds": run.seconds, "run_dir": run.run_dir}
-    for name, value in (run.summary or {}).items():
-        if isinstance(value, dict):
-            row |= {f"{name}/{key}": figure for key, figure in value.items() if not isinstance(figure, dict | list)}
-        elif not isinstance(value, list):
-            row[name] = value
-    return row
+    write_json_atomic(folder / "sweep.json", record)

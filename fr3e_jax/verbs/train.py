@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 
 from fr3e_jax.cli.arguments import declare_training
 from fr3e_jax.cli.parser import Verb
-from fr3e_jax.cli.run_selection import start_or_resume
+from fr3e_jax.cli.run_selection import separated, start_or_resume
 from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.stores.reading import Place
 
@@ -50,14 +49,14 @@ def profile_override(arguments: argparse.Namespace) -> argparse.Namespace:
     Raises:
       ConfigError: STEPS is not a positive whole number.
     """
-    steps, overrides = arguments.profile, list(arguments.overrides)
+    arguments = separated(arguments, "profile", str(DEFAULT_PROFILE_STEPS))
+    steps = arguments.profile
     if steps is None:
         return arguments
-    if re.match(r"[\w.]+=", steps):
-        steps, overrides = str(DEFAULT_PROFILE_STEPS), [steps, *overrides]
     if not steps.isdecimal() or int(steps) < 1:
         raise ConfigError(f"--profile={steps}: expected a number of steps to measure, such as --profile=4")
-    return argparse.Namespace(**{**vars(arguments), "overrides": [*overrides, f"runtime.profile_steps={steps}"]})
+    overrides = [*arguments.overrides, f"runtime.profile_steps={steps}"]
+    return argparse.Namespace(**vars(arguments) | {"overrides": overrides})
 
 
 VERB = Verb("fr3e train configs/demo_fr3e.yaml explore.num_anchors=2 optimizer.learning_rate=3e-4", declare, run)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.cli.parser import build_parser
-from fr3e_jax.cli.run_selection import locate_run, separate_resume, settings_of_run
+from fr3e_jax.cli.run_selection import locate_run, separated, settings_of_run
 from fr3e_jax.cli.verb_table import load_verb
 from fr3e_jax.configuration import ConfigError, load_config, save_config, to_yaml
 from fr3e_jax.verbs.train import profile_override
@@ -28,7 +28,7 @@ def make_run(recipe: str, directory: str, *overrides: str, verb: str = "train") 
 
 def locate(recipe: str, *arguments: str, verb: str = "train"):
     parsed = build_parser(verb, "", load_verb(verb)).parse_intermixed_args([recipe, *arguments])
-    parsed = separate_resume(parsed)
+    parsed = separated(parsed, "resume", "")
     return locate_run(profile_override(parsed) if verb == "train" else parsed, verb)
 
 

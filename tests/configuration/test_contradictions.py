@@ -2,349 +2,212 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.check import RULES, TRAINING_RULES
 
-PPO = ["advantage.base_estimator=gae", "explore.enabled=false"]
-
-# rule: contradicting settings, settings that resolve it, a part of the advice
+# rule: contradicting settings; settings that resolve it; a text of the advice, if it does not name the first of these
 CASES = {
     "adapters_are_local": (
-        ["model.lora.path=gs://bucket/adapter"],
-        ["model.lora.path=adapter"],
+        "model.lora.path=gs://bucket/adapter",
+        "model.lora.path=adapter",
         "copy it here and set its folder",
     ),
     "targets_are_known": (
-        ["model.lora.targets=[q_proj,k_porj]", "model.lora.rank=8"],
-        ["model.lora.targets=[q_proj,k_proj]"],
+        "model.lora.targets=[q_proj,k_porj] model.lora.rank=8",
+        "model.lora.targets=[q_proj,k_proj]",
         "nearest: k_proj",
     ),
-    "kv_heads_divide_heads": (["model.num_kv_heads=3"], ["model.num_kv_heads=2"], "nearest: model.num_kv_heads=2"),
-    "head_size_is_even": (["model.hidden_size=60"], ["model.hidden_size=64"], "nearest: model.hidden_size=64"),
-    "tensor_shards_divide_the_network": (["mesh.tensor=3"], ["mesh.tensor=2"], "nearest: mesh.tensor=2"),
-    "each_axis_has_devices": (["mesh.fsdp=0"], ["mesh.fsdp=-1"], "set mesh.fsdp=-1 to take all"),
-    "one_mesh_size_is_inferred": (["mesh.replica=-1"], ["mesh.replica=1"], "nearest: mesh.replica=1"),
-    "rollout_sizes_have_an_effect": (
-        ["mesh.rollout_fsdp=2"],
-        ["mesh.rollout_tensor=1"],
-        "nearest: mesh.rollout_tensor=1",
-    ),
-    "pass_at_k_has_k_samples": (
-        ["evaluation.pass_at=[1,32]"],
-        ["evaluation.samples=32"],
-        "set evaluation.samples=32, or drop 32",
-    ),
+    "kv_heads_divide_heads": ("model.num_kv_heads=3", "model.num_kv_heads=2"),
+    "head_size_is_even": ("model.hidden_size=60", "model.hidden_size=64"),
+    "tensor_shards_divide_the_network": ("mesh.tensor=3", "mesh.tensor=2"),
+    "each_axis_has_devices": ("mesh.fsdp=0", "mesh.fsdp=-1"),
+    "one_mesh_size_is_inferred": ("mesh.replica=-1", "mesh.replica=1"),
+    "rollout_sizes_have_an_effect": ("mesh.rollout_fsdp=2", "mesh.rollout_tensor=1"),
+    "pass_at_k_has_k_samples": ("evaluation.pass_at=[1,32]", "evaluation.samples=32"),
     "stores_can_be_used": (
-        ["runtime.run_dir=nostore://bucket/run"],
-        ["runtime.run_dir=s3://bucket/run"],
+        "runtime.run_dir=nostore://bucket/run",
+        "runtime.run_dir=s3://bucket/run",
         "nothing here opens nostore://; set gs://, s3://",
     ),
     "the_cache_can_be_used": (
-        ["runtime.compilation_cache=memory://bucket/cache"],
-        ["runtime.compilation_cache=cache"],
+        "runtime.compilation_cache=memory://bucket/cache",
+        "runtime.compilation_cache=cache",
         "jax keeps it in a folder",
     ),
-    "code_is_local": (["data.task=s3://bucket/mine.py:Task"], ["data.task=order"], "copy it here and set its path"),
+    "code_is_local": ("data.task=s3://bucket/mine.py:Task", "data.task=order", "copy it here and set its path"),
     "models_are_written_into_folders": (
-        ["sft.output=s3://bucket/model"],
-        ["sft.output=model"],
+        "sft.output=s3://bucket/model",
+        "sft.output=model",
         "set it empty: the model then lies in model/ of the run directory",
     ),
-    "trackers_are_known": (
-        ["runtime.trackers=[wandp]"],
-        ["runtime.trackers=[wandb]"],
-        "nearest: wandb",
-    ),
+    "trackers_are_known": ("runtime.trackers=[wandp]", "runtime.trackers=[wandb]", "nearest: wandb"),
     "entries_of_sets_can_be_read": (
-        ["evaluation.sets=['aime25 samples=32']", "data.task=datasets", "data.train=[gsm8k]", "data.eval=[aime24]"],
-        ["evaluation.sets=['aime24 samples=32']"],
+        "\"evaluation.sets=['aime25 samples=32']\" data.task=datasets data.train=[gsm8k] data.eval=[aime24]",
+        "\"evaluation.sets=['aime24 samples=32']\"",
         "nearest: aime24",
     ),
-    "curriculum_starts_short": (
-        ["data.order.sft_min_operands=6"],
-        ["data.order.sft_min_operands=5"],
-        "nearest: data.order.sft_min_operands=5",
-    ),
-    "chains_hold_their_operations": (
-        ["data.chain.length=4", "data.task=chain"],
-        ["data.chain.ambiguous=4"],
-        "nearest: data.chain.ambiguous=4",
-    ),
+    "curriculum_starts_short": ("data.order.sft_min_operands=6", "data.order.sft_min_operands=5"),
+    "chains_hold_their_operations": ("data.chain.length=4 data.task=chain", "data.chain.ambiguous=4"),
     "schedule_has_room_to_decay": (
-        ["optimizer.schedule=cosine", "optimizer.warmup_updates=5", "optimizer.decay_updates=5"],
-        ["optimizer.decay_updates=6"],
+        "optimizer.schedule=cosine optimizer.warmup_updates=5 optimizer.decay_updates=5",
+        "optimizer.decay_updates=6",
         "set optimizer.decay_updates above 5",
     ),
-    "cards_are_read": (["data.train=[gsm8k]"], ["data.train=[]"], "nearest: data.task=datasets"),
+    "cards_are_read": ("data.train=[gsm8k]", "data.train=[]", "nearest: data.task=datasets"),
     "cards_name_their_files": (
-        ["data.task=datasets", "data.train=[gsm8k]", "data.eval=[gsm8k]", "data.path=x.jsonl"],
-        ["data.path="],
+        "data.task=datasets data.train=[gsm8k] data.eval=[gsm8k] data.path=x.jsonl",
+        "data.path=",
         "set data.root, data.train and data.eval",
     ),
     "each_card_has_a_weight": (
-        ["data.weights=[1]", "data.task=datasets", "data.train=[gsm8k,math_train]", "data.eval=[gsm8k]"],
-        ["data.weights=[1,2]"],
+        "data.weights=[1] data.task=datasets data.train=[gsm8k,math_train] data.eval=[gsm8k]",
+        "data.weights=[1,2]",
         "set one weight for each card",
     ),
     "prompts_are_named": (
-        ["data.task=datasets", "data.eval=[gsm8k]"],
-        ["data.train=[gsm8k]"],
+        "data.task=datasets data.eval=[gsm8k]",
+        "data.train=[gsm8k]",
         "for example data.train=[gsm8k]",
     ),
     "evaluation_sets_are_named": (
-        ["data.task=datasets", "data.train=[gsm8k]"],
-        ["data.eval=[math500]"],
+        "data.task=datasets data.train=[gsm8k]",
+        "data.eval=[math500]",
         "for example data.eval=[gsm8k]",
     ),
-    "dual_clip_exceeds_one": (["loss.dual_clip=1"], ["loss.dual_clip=3"], "set loss.dual_clip=3"),
-    "rollouts_follow_the_distribution_that_trains": (
-        ["rollout.top_p=0.9"],
-        ["rollout.top_p=1"],
-        "set rollout.top_p=1",
-    ),
-    "importance_cap_keeps_one": (["loss.importance_cap=0.5"], ["loss.importance_cap=2"], "set loss.importance_cap=2"),
-    "adapters_are_not_rounded_away": (
-        ["rollout.param_dtype=int8", "model.lora.rank=4"],
-        ["model.lora.rollouts=product"],
-        "set model.lora.rollouts=product",
-    ),
-    "batch_holds_a_mini_batch": (
-        ["training.mini_batch_rollouts=513"],
-        ["training.mini_batch_rollouts=512"],
-        "nearest: training.mini_batch_rollouts=512",
-    ),
-    "run_ends": (["training.max_steps=0"], ["training.max_sampled_tokens=9"], "e.g. training.max_steps=100"),
-    "rollouts_differ": (["rollout.temperature=0"], ["rollout.temperature=1"], "set rollout.temperature=1"),
-    "base_group_has_a_baseline": (
-        ["rollout.rollouts_per_prompt=1"],
-        ["rollout.rollouts_per_prompt=2"],
-        "nearest: rollout.rollouts_per_prompt=2",
-    ),
+    "dual_clip_exceeds_one": ("loss.dual_clip=1", "loss.dual_clip=3"),
+    "rollouts_follow_the_distribution_that_trains": ("rollout.top_p=0.9", "rollout.top_p=1"),
+    "importance_cap_keeps_one": ("loss.importance_cap=0.5", "loss.importance_cap=2"),
+    "adapters_are_not_rounded_away": ("rollout.param_dtype=int8 model.lora.rank=4", "model.lora.rollouts=product"),
+    "batch_holds_a_mini_batch": ("training.mini_batch_rollouts=513", "training.mini_batch_rollouts=512"),
+    "run_ends": ("training.max_steps=0", "training.max_sampled_tokens=9", "e.g. training.max_steps=100"),
+    "rollouts_differ": ("rollout.temperature=0", "rollout.temperature=1"),
+    "base_group_has_a_baseline": ("rollout.rollouts_per_prompt=1", "rollout.rollouts_per_prompt=2"),
     "returned_rollouts_are_groups_of_their_own": (
-        ["returns.size=8", "explore.enabled=false", "advantage.overlong_margin=4"],
-        ["advantage.overlong_margin=0"],
-        "set advantage.overlong_margin=0, or returns.size=0",
+        "returns.size=8 explore.enabled=false advantage.overlong_margin=4",
+        "advantage.overlong_margin=0",
     ),
-    "a_hard_prompt_has_a_success": (
-        ["rollout.rollouts_per_prompt=3", "returns.size=8"],
-        ["returns.max_success_rate=0.3334"],
-        "nearest: returns.max_success_rate=0.3334",
-    ),
-    "state_group_has_a_baseline": (
-        ["explore.rollouts_per_state=1"],
-        ["explore.rollouts_per_state=2"],
-        "nearest: explore.rollouts_per_state=2",
-    ),
-    "exploration_expands_something": (
-        ["explore.max_correct=0", "explore.max_wrong=0"],
-        ["explore.enabled=false"],
-        "or explore.enabled=false",
-    ),
-    "exploration_meets_a_prompt": (
-        ["explore.max_success_rate=0.06"],
-        ["explore.max_success_rate=0.0625"],
-        "nearest: explore.max_success_rate=0.0625",
-    ),
-    "anchors_fit_into_a_response": (
-        ["explore.min_spacing=22"],
-        ["rollout.max_response_tokens=67"],
-        "set rollout.max_response_tokens=67",
-    ),
-    "initial_modulation_has_a_group": (
-        ["advantage.initial_modulation=authors"],
-        ["explore.initial_state=fresh"],
-        "set explore.initial_state=fresh",
-    ),
+    "a_hard_prompt_has_a_success": ("rollout.rollouts_per_prompt=3 returns.size=8", "returns.max_success_rate=0.3334"),
+    "state_group_has_a_baseline": ("explore.rollouts_per_state=1", "explore.rollouts_per_state=2"),
+    "exploration_expands_something": ("explore.max_correct=0 explore.max_wrong=0", "explore.enabled=false"),
+    "exploration_meets_a_prompt": ("explore.max_success_rate=0.06", "explore.max_success_rate=0.0625"),
+    "anchors_fit_into_a_response": ("explore.min_spacing=22", "rollout.max_response_tokens=67"),
+    "initial_modulation_has_a_group": ("advantage.initial_modulation=authors", "explore.initial_state=fresh"),
     "rft_leaves_something_out": (
-        ["rft.select=entropy", "rft.responses=0"],
-        ["rft.responses=100"],
+        "rft.select=entropy rft.responses=0",
+        "rft.responses=100",
         "set rft.responses to the number wanted",
     ),
     "allocation_has_room": (
-        ["explore.allocation=success_rate", "explore.allocation_most=6"],
-        ["explore.rollouts_per_state=6"],
-        "nearest: explore.rollouts_per_state=6",
+        "explore.allocation=success_rate explore.allocation_most=6",
+        "explore.rollouts_per_state=6",
     ),
     "allocation_bounds_are_in_order": (
-        ["explore.allocation_least=9", "explore.allocation_most=8", "explore.allocation=success_rate"],
-        ["explore.allocation_least=8"],
-        "nearest: explore.allocation_least=8",
+        "explore.allocation_least=9 explore.allocation_most=8 explore.allocation=success_rate",
+        "explore.allocation_least=8",
     ),
-    "something_trains": (
-        ["explore.train_states=false"],
-        ["explore.block_credit=true"],
-        "set explore.block_credit=true",
-    ),
-    "bases_train_once": (
-        ["explore.block_credit=true", "explore.train_base=true"],
-        ["explore.train_base=false"],
-        "set explore.train_base=false, or explore.block_credit=false",
-    ),
+    "something_trains": ("explore.train_states=false", "explore.block_credit=true"),
+    "bases_train_once": ("explore.block_credit=true explore.train_base=true", "explore.train_base=false"),
     "anchors_to_return_to_are_placed": (
-        ["returns.depth_rule=anchors", "returns.size=8", "explore.enabled=false"],
-        ["returns.depth_rule=target"],
-        "set returns.depth_rule=target, or explore.enabled=true",
+        "returns.depth_rule=anchors returns.size=8 explore.enabled=false",
+        "returns.depth_rule=target",
     ),
     "a_delimiter_has_text": (
-        ["explore.delimiter=''", "explore.anchor_selection=delimiter"],
-        ["explore.delimiter='; '"],
+        "explore.delimiter= explore.anchor_selection=delimiter",
+        "explore.delimiter=';'",
         "set it to the text that ends a step",
     ),
-    "a_tree_is_not_modulated": (
-        ["advantage.state_estimator=tree"],
-        ["advantage.modulation=none"],
-        "set advantage.modulation=none",
-    ),
+    "a_tree_is_not_modulated": ("advantage.state_estimator=tree", "advantage.modulation=none"),
     "a_group_has_subsets": (
-        ["advantage.pass_at_k=32", "advantage.base_estimator=pass_at_k", "explore.enabled=false"],
-        ["advantage.pass_at_k=16"],
-        "nearest: advantage.pass_at_k=16",
+        "advantage.pass_at_k=32 advantage.base_estimator=pass_at_k explore.enabled=false",
+        "advantage.pass_at_k=16",
     ),
-    "a_profiled_run_is_long_enough": (
-        ["runtime.profile_steps=4", "training.max_steps=6"],
-        ["training.max_steps=7"],
-        "nearest: training.max_steps=7",
-    ),
-    "steps_are_known": (["shaping.steps=[perplexty]"], ["shaping.steps=[perplexity]"], "nearest: perplexity"),
-    "settings_of_steps_are_read": (
-        ["shaping.entropy_advantage.alpha=0.1"],
-        ["shaping.steps=[entropy_advantage]"],
-        "nearest: shaping.steps=[entropy_advantage]",
-    ),
+    "a_profiled_run_is_long_enough": ("runtime.profile_steps=4 training.max_steps=6", "training.max_steps=7"),
+    "steps_are_known": ("shaping.steps=[perplexty]", "shaping.steps=[perplexity]", "nearest: perplexity"),
+    "settings_of_steps_are_read": ("shaping.entropy_advantage.alpha=0.1", "shaping.steps=[entropy_advantage]"),
     "windows_open": (
-        ["shaping.position.from_step=101", "shaping.steps=[position]", "shaping.position.until_step=0"],
-        ["shaping.position.from_step=100"],
-        "nearest: shaping.position.from_step=100",
+        "shaping.position.from_step=101 shaping.steps=[position] shaping.position.until_step=0",
+        "shaping.position.from_step=100",
     ),
     "covariance_methods_exclude_each_other": (
-        ["shaping.steps=[clip_cov,kl_cov]"],
-        ["shaping.steps=[kl_cov]"],
+        "shaping.steps=[clip_cov,kl_cov]",
+        "shaping.steps=[kl_cov]",
         "set shaping.steps without one of them",
     ),
-    "covariance_methods_have_their_ratio": (
-        ["loss.ratio=sequence", "shaping.steps=[clip_cov]"],
-        ["loss.ratio=token"],
-        "set loss.ratio=token",
-    ),
-    "kl_cov_has_its_loss": (
-        ["shaping.steps=[kl_cov]", "loss.dual_clip=3"],
-        ["loss.dual_clip=0"],
-        "set loss.dual_clip=0",
-    ),
+    "covariance_methods_have_their_ratio": ("loss.ratio=sequence shaping.steps=[clip_cov]", "loss.ratio=token"),
+    "kl_cov_has_its_loss": ("shaping.steps=[kl_cov] loss.dual_clip=3", "loss.dual_clip=0"),
     "some_samples_are_reinforced": (
-        [
-            "shaping.sample_reinforcement.positive=0",
-            "shaping.sample_reinforcement.negative=0",
-            "shaping.steps=[sample_reinforcement]",
-        ],
-        ["shaping.sample_reinforcement.negative=1"],
-        "set shaping.sample_reinforcement.negative=1",
+        "shaping.sample_reinforcement.positive=0 shaping.steps=[sample_reinforcement] "
+        "shaping.sample_reinforcement.negative=0",
+        "shaping.sample_reinforcement.negative=1",
     ),
-    "divergence_settings_are_read": (["kl.reset_every=10"], ["kl.coefficient=0.01"], "set kl.coefficient=0.001"),
-    "the_divergence_has_a_gradient": (
-        ["kl.estimator=k1", "kl.coefficient=0.01", "explore.enabled=false"],
-        ["kl.place=reward"],
-        "set kl.estimator=k3 or kl.estimator=k2, or kl.place=reward",
-    ),
-    "rewards_of_tokens_have_a_group": (
-        ["kl.place=reward", "kl.coefficient=0.01"],
-        ["explore.enabled=false"],
-        "set kl.place=loss, or explore.enabled=false",
-    ),
+    "divergence_settings_are_read": ("kl.reset_every=10", "kl.coefficient=0.01", "set kl.coefficient=0.001"),
+    "the_divergence_has_a_gradient": ("kl.estimator=k1 kl.coefficient=0.01 explore.enabled=false", "kl.place=reward"),
+    "rewards_of_tokens_have_a_group": ("kl.place=reward kl.coefficient=0.01", "explore.enabled=false"),
     "subsets_read_what_is_right": (
-        ["kl.place=reward", "kl.coefficient=0.01", "advantage.base_estimator=pass_at_k", "explore.enabled=false"],
-        ["kl.place=loss"],
-        "set kl.place=loss",
+        "kl.place=reward kl.coefficient=0.01 advantage.base_estimator=pass_at_k explore.enabled=false",
+        "kl.place=loss",
     ),
-    "a_critic_replaces_exploration": (
-        ["advantage.base_estimator=gae"],
-        ["explore.enabled=false"],
-        "set explore.enabled=false (PPO)",
+    "a_critic_replaces_exploration": ("advantage.base_estimator=gae", "explore.enabled=false"),
+    "critic_settings_are_read": (
+        "critic.lam=0.95",
+        "advantage.base_estimator=gae explore.enabled=false",
+        "set advantage.base_estimator=gae",
     ),
-    "critic_settings_are_read": (["critic.lam=0.95"], PPO, "set advantage.base_estimator=gae"),
     "the_policy_learns_too": (
-        ["critic.warmup_steps=100", *PPO],
-        ["critic.warmup_steps=99"],
-        "nearest: critic.warmup_steps=99",
+        "critic.warmup_steps=100 advantage.base_estimator=gae explore.enabled=false",
+        "critic.warmup_steps=99",
     ),
-    "states_are_valued_by_success": (
-        ["advantage.overlong_margin=8"],
-        ["explore.enabled=false"],
-        "set explore.enabled=false, or advantage.overlong_margin=0",
-    ),
+    "states_are_valued_by_success": ("advantage.overlong_margin=8", "explore.enabled=false"),
     "overlong_rewards_are_read": (
-        ["advantage.overlong_margin=8", "advantage.base_estimator=pass_at_k", "explore.enabled=false"],
-        ["advantage.overlong_margin=0"],
-        "add overlong_mask to shaping.steps",
+        "advantage.overlong_margin=8 advantage.base_estimator=pass_at_k explore.enabled=false",
+        "advantage.overlong_margin=0",
     ),
-    "overlong_margin_fits": (
-        ["advantage.overlong_margin=65", "explore.enabled=false"],
-        ["advantage.overlong_margin=64"],
-        "nearest: advantage.overlong_margin=64",
-    ),
-    "one_writer_beside_the_policy": (
-        ["environment.kind=task", "tools.kind=calculator"],
-        ["tools.kind=none"],
-        "let the environment's step() answer calls",
-    ),
+    "overlong_margin_fits": ("advantage.overlong_margin=65 explore.enabled=false", "advantage.overlong_margin=64"),
+    "one_writer_beside_the_policy": ("environment.kind=task tools.kind=calculator", "tools.kind=none"),
     "marks_of_tools_are_not_read": (
-        ["environment.kind=task", "tools.result={output}"],
-        ["tools.result="],
+        "environment.kind=task tools.result={output}",
+        "tools.result=",
         "set environment.turn_end or environment.observation in its place",
     ),
     "the_environment_gives_the_rewards": (
-        ["environment.kind=task", "data.verifier=mine.py:check"],
-        ["data.verifier="],
+        "environment.kind=task data.verifier=mine.py:check",
+        "data.verifier=",
         "return its reward from step()",
     ),
     "an_observation_has_its_place": (
-        ["environment.observation=)", "environment.kind=task"],
-        ["environment.observation={observation})"],
+        "environment.observation=) environment.kind=task",
+        "environment.observation={observation})",
         "{observation}",
     ),
     "an_observation_leaves_room": (
-        ["environment.max_observation_tokens=64", "environment.kind=task"],
-        ["environment.max_observation_tokens=16"],
-        "nearest: environment.max_observation_tokens=16",
+        "environment.max_observation_tokens=64 environment.kind=task",
+        "environment.max_observation_tokens=16",
     ),
-    "rewards_have_a_range": (
-        ["environment.most_reward=0", "environment.kind=task"],
-        ["environment.most_reward=1"],
-        "nearest: environment.most_reward=1",
-    ),
+    "rewards_have_a_range": ("environment.most_reward=0 environment.kind=task", "environment.most_reward=1"),
     "an_episode_without_a_turn_is_in_range": (
-        ["environment.most_reward=-1", "environment.least_reward=-8", "environment.kind=task"],
-        ["environment.most_reward=0"],
-        "nearest: environment.most_reward=0",
+        "environment.most_reward=-1 environment.least_reward=-8 environment.kind=task",
+        "environment.most_reward=0",
     ),
-    "tool_settings_are_read": (["tools.begin=<<"], ["tools.kind=python"], "nearest: tools.kind=python"),
-    "a_call_has_marks": (["tools.kind=mine.py:look", "tools.begin=<t>"], ["tools.end=</t>"], "tools.end='</tool>'"),
+    "tool_settings_are_read": ("tools.begin=<<", "tools.kind=python"),
+    "a_call_has_marks": ("tools.kind=mine.py:look tools.begin=<t>", "tools.end=</t>", "tools.end='</tool>'"),
     "an_answer_has_its_place": (
-        ["tools.result=)", "tools.kind=calculator"],
-        ["tools.result='{output})'"],
+        "tools.result=) tools.kind=calculator",
+        "tools.result={output})",
         "set it to a text with {output} in it",
     ),
-    "an_answer_leaves_room": (
-        ["tools.max_output_tokens=64", "tools.kind=calculator"],
-        ["tools.max_output_tokens=16"],
-        "nearest: tools.max_output_tokens=16",
-    ),
+    "an_answer_leaves_room": ("tools.max_output_tokens=64 tools.kind=calculator", "tools.max_output_tokens=16"),
     "branching_has_rollouts_left": (
-        ["tools.initial_rollouts=16", "tools.branching=true", "tools.kind=calculator", "explore.enabled=false"],
-        ["tools.initial_rollouts=8"],
-        "nearest: tools.initial_rollouts=8",
+        "tools.initial_rollouts=16 tools.branching=true tools.kind=calculator explore.enabled=false",
+        "tools.initial_rollouts=8",
     ),
-    "one_way_of_branching": (
-        ["tools.branching=true", "tools.kind=calculator"],
-        ["explore.enabled=false"],
-        "set explore.enabled=false",
-    ),
+    "one_way_of_branching": ("tools.branching=true tools.kind=calculator", "explore.enabled=false"),
     "parts_of_a_group_make_up_the_whole": (
-        ["rollout.draws=arithmetic", "tools.branching=true", "tools.kind=calculator", "explore.enabled=false"],
-        ["rollout.draws=independent"],
-        "set rollout.draws=independent",
+        "rollout.draws=arithmetic tools.branching=true tools.kind=calculator explore.enabled=false",
+        "rollout.draws=independent",
     ),
 }
 
@@ -362,13 +225,14 @@ def test_every_rule_has_a_case():
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_contradiction_is_refused_with_advice_that_resolves_it_and_only_training_rules_are_waived(recipe, name):
-    wrong, mended, advice = CASES[name]
+    wrong, mended, *advice = CASES[name]
+    wrong = shlex.split(wrong)
     with pytest.raises(ConfigError) as caught:
         load_config(recipe, wrong)
     message = str(caught.value)
-    assert advice in message and "\n" not in message
+    assert (advice[0] if advice else mended) in message and "\n" not in message
     assert f"{wrong[0].partition('=')[0]}: command line" in message
-    load_config(recipe, [*wrong, *mended])
+    load_config(recipe, [*wrong, *shlex.split(mended)])
     if name in TRAINING_RULES:
         load_config(recipe, wrong, training=False)
     else:

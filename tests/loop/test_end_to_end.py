@@ -182,7 +182,9 @@ def config_of(directory: Path) -> dict:
 @pytest.fixture(scope="module")
 def exported(run, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("exported") / "model"
-    assert main(["export", str(run), str(directory), "--max-shard-size", "100KB"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fr3e_jax.verbs.model_directory.MAX_SHARD_BYTES", 100_000)
+        assert main(["export", str(run), str(directory)]) == 0
     return directory
 
 

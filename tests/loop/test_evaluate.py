@@ -144,7 +144,7 @@ def test_a_set_has_its_own_samples_counts_and_number_of_problems(session, params
     assert seen == {"a": 3 * 4, "b": 2 * 6}
     assert metrics["prompts"] == 5
     assert (metrics["a/avg@3"], metrics["b/avg@5"], metrics["b/pass@5"]) == (1, 0, 0)
-    assert metrics[best_metric(twin.config)] == metrics["avg"] == 0.5
+    assert metrics[best_metric(twin.config.evaluation, twin.config.data.eval)] == metrics["avg"] == 0.5
     assert "avg@3" not in metrics and "pass@5" not in metrics and metrics["pass@1"] == 0.5
 
 
@@ -162,7 +162,9 @@ def test_a_greedy_only_set_has_one_answer_a_problem_and_no_metric_of_samples(ses
     assert {name for name in metrics if name.startswith("b/")} == {"b/greedy", "b/length/mean"}
     assert metrics["b/length/mean"] >= 1 and metrics["length/mean"] >= 1
     assert (metrics["a/avg@3"], metrics["b/greedy"], metrics["greedy"]) == (0, 1, 0.5)
-    assert metrics[best_metric(twin.config)] == metrics["avg"] == 0.5, "avg@3 of the one, greedy of the other"
+    assert metrics[best_metric(twin.config.evaluation, twin.config.data.eval)] == metrics["avg"] == 0.5, (
+        "avg@3 of the one, greedy of the other"
+    )
     assert not {name for name in metrics if "@" in name} - {"a/avg@3", "a/pass@1", "a/pass@2"}
 
 
@@ -171,28 +173,30 @@ def test_a_greedy_only_evaluation_ranks_checkpoints_by_the_greedy_answer(session
     metrics = evaluate(
         tiny_run.graded_by(twin, tiny_run.in_order(lambda problem, *_: problem.id == "test/40")), params
     ).metrics
-    assert metrics[best_metric(twin.config)] == metrics["greedy"] == 1 / 4
+    assert metrics[best_metric(twin.config.evaluation, twin.config.data.eval)] == metrics["greedy"] == 1 / 4
     assert not {name for name in metrics if "@" in name or name == "avg"}
 
 
 def test_a_greedy_only_set_drops_the_usual_pass_at():
     config = Config()
     config.data.eval, config.evaluation.sets = ["a", "b"], ["a samples=0 prompts=9"]
-    assert set_settings(config)["a"] == dataclasses.replace(config.evaluation, samples=0, pass_at=[], prompts=9)
+    assert set_settings(config.evaluation, config.data.eval)["a"] == dataclasses.replace(
+        config.evaluation, samples=0, pass_at=[], prompts=9
+    )
 
 
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ("a samples=-1", "expected a whole number, 0 for the greedy answer alone"),
-        ("a samples=many", "expected a whole number, 0 for the greedy answer alone"),
+        ("a samples=-1", "expected samples: int >= 0"),
+        ("a samples=many", "expected samples: int >= 0"),
         ("a samples=0 pass_at=1", "asks for pass@1 of 0 samples"),
         ("a samples=0 top_p=0.95", "gives top_p, which the greedy answer does not read"),
-        ("a prompts=0", "expected a whole number above 0"),
+        ("a prompts=0", "expected prompts: int >= 1"),
         ("a samples=4 pass_at=8", "asks for pass@8 of 4 samples"),
-        ("a top_p=1.5", "at most 1"),
-        ("a temperature=nan", "expected a number above 0"),
-        ("a pass_at=1,x", "expected whole numbers"),
+        ("a top_p=1.5", "expected top_p: float > 0 and <= 1"),
+        ("a temperature=nan", "expected temperature: float > 0"),
+        ("a pass_at=1,x", r"expected pass_at: \[int >= 1, ...\]"),
         ("a tempreature=1", "expected one of"),
         ("", "no set ''"),
     ],
@@ -201,7 +205,7 @@ def test_an_entry_that_cannot_be_used_is_quoted(entry, expected):
     config = Config()
     config.data.eval, config.evaluation.sets = ["a", "b"], [entry]
     with pytest.raises(ValueError, match=expected):
-        set_settings(config)
+        set_settings(config.evaluation, config.data.eval)
 
 
 def test_two_splits_of_one_card_are_two_benchmarks(session, params, tiny_run):

@@ -81,7 +81,7 @@ def test_an_exported_run_is_the_same_model_in_transformers(finished_run, transfo
     import transformers
 
     config = load_config(finished_run / "config.yaml", training=False)
-    assert export_run(config, finished_run, tmp_path / "model", max_shard_bytes=2000) == 0
+    assert export_run(config, finished_run, tmp_path / "model") == 0
     model = loaded_silently(transformers.AutoModelForCausalLM, tmp_path / "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
     prompts = [np.array(tokenizer(text)["input_ids"], np.int32) for text in ("17=", "3+4*2-5>", "0")]

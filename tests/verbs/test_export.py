@@ -48,7 +48,13 @@ def exported(finished_run, tmp_path_factory):
 
 
 @pytest.fixture
-def foreign(tmp_path, tiny_run):
+def small_files(monkeypatch):
+    """Weight files of at most 2 kB."""
+    monkeypatch.setattr("fr3e_jax.verbs.model_directory.MAX_SHARD_BYTES", 2000)
+
+
+@pytest.fixture
+def foreign(tmp_path, tiny_run, small_files):
     """A Qwen3 checkpoint from elsewhere: two stops, sampling defaults, a chat template, bfloat16, shards."""
     directory, codec = tmp_path / "foreign", TextCodec.load()
     architecture = dataclasses.replace(
@@ -56,7 +62,7 @@ def foreign(tmp_path, tiny_run):
     )
     params = initial_params(architecture, jax.random.key(3), param_dtype="bfloat16")
     record = {"dtype": "bfloat16"}
-    write_model(directory, architecture, params, codec, "", record, max_shard_bytes=2000)
+    write_model(directory, architecture, params, codec, "", record)
     (directory / RECORD).unlink()
     edit(directory / "config.json", initializer_range=0.5, max_window_layers=7)
     edit(directory / "generation_config.json", eos_token_id=[1, 5], temperature=0.6, do_sample=True, top_k=20)
@@ -91,8 +97,10 @@ def test_transformers_reads_configuration_tokenizer_and_generation(exported, ses
     )
 
 
-def test_types_and_shards_are_as_requested(finished_run, session, tmp_path, capsys):
-    arguments = ["--dtype", "bf16", "--max-shard-size", "2KB", "--step", "4"]
+def test_types_are_as_requested_and_weights_of_many_bytes_have_several_files(
+    finished_run, session, tmp_path, capsys, small_files
+):
+    arguments = ["--dtype", "bf16", "--step", "4"]
     assert main(["export", str(finished_run), str(tmp_path / "model"), *arguments]) == 0
     assert f"step 4 of {finished_run} as bfloat16" in capsys.readouterr().out
     index = json.loads((tmp_path / "model" / INDEX).read_text())
@@ -112,7 +120,7 @@ def test_an_untrained_foreign_checkpoint_is_exported_with_equal_files(foreign, t
         model__path=str(foreign), model__param_dtype="bfloat16", sft__learning_rate=0.0, **settings
     )
     assert sft(config, tmp_path / "run") == 0
-    assert export_run(saved(tmp_path / "run"), tmp_path / "run", tmp_path / "out", max_shard_bytes=2000) == 0
+    assert export_run(saved(tmp_path / "run"), tmp_path / "run", tmp_path / "out") == 0
     out = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name != RECORD}
     came = {path.name: path.read_bytes() for path in foreign.iterdir()}
     weights = [name for name in came if name.startswith("model")]
@@ -146,10 +154,12 @@ def test_the_export_stops_wherever_the_run_stopped(foreign, tmp_path):
     assert (generation["eos_token_id"], generation["pad_token_id"], generation["top_k"]) == ([1, 5], 0, 20)
 
 
-def test_an_earlier_export_is_replaced_whole(exported, finished_run, tmp_path):
+def test_an_earlier_export_is_replaced_whole(exported, finished_run, tmp_path, monkeypatch):
     target = tmp_path / "model"
     shutil.copytree(exported, target)
-    assert main(["export", str(finished_run), str(target), "--max-shard-size", "2KB"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("fr3e_jax.verbs.model_directory.MAX_SHARD_BYTES", 2000)
+        assert main(["export", str(finished_run), str(target)]) == 0
     assert not (target / "model.safetensors").exists() and (target / INDEX).is_file()
     assert main(["export", str(finished_run), str(target)]) == 0
     assert (target / "model.safetensors").read_bytes() == (exported / "model.safetensors").read_bytes()
@@ -198,7 +208,6 @@ def test_supervised_training_refuses_a_foreign_output_directory_before_it_starts
     [
         (["--step", "99"], "holds no checkpoint of step 99; found the steps"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
-        (["--max-shard-size", "5 parsecs"], "'5 parsecs' is not a size; expected one like 5GB"),
     ],
 )
 def test_mistakes_are_one_line(finished_run, tmp_path, capsys, arguments, message):
