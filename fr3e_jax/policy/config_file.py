@@ -36,9 +36,9 @@ _EXPERT_SIZES = {  # keys of families with routed experts -> fields of `Architec
     "moe_intermediate_size": "expert_size",
 }
 _REFUSED = {  # settings that change the network when they are set, with their meaning
-    "use_sliding_window": "attention over a sliding window, in this family",
     "use_bidirectional_attention": "attention to later tokens",
-    "mlp_bias": "biases in the MLP",
+    "is_encoder_decoder": "an encoder",
+    "add_cross_attention": "attention to another sequence",
     "quantization_config": "quantised weights",
     "dual_chunk_attention_config": "dual chunk attention",
     "use_mrope": "multimodal rotary positions",
@@ -63,7 +63,8 @@ def from_hf_config(config: dict[str, Any]) -> Architecture:
     model_type = config.get("model_type")
     is_known = isinstance(model_type, str) and model_type in FAMILIES
     family = FAMILIES[model_type] if is_known else FAMILIES["qwen2"]  # whose rules tell what else is wrong
-    values = {name: value for name, value in config.items() if value is not None or name in family.keys}
+    nullable = {*family.keys, *family.constants, "num_key_value_heads"}  # null differs from an absent key
+    values = {name: value for name, value in config.items() if value is not None or name in nullable}
     if family.routed_experts and "num_local_experts" in values:  # as transformers 5 names it
         values = {"num_experts": values["num_local_experts"]} | values
     filled = dict(family.defaults) | values
@@ -149,6 +150,11 @@ def _network_problems(config: dict[str, Any], family: Family) -> list[str]:
     for name in dict.fromkeys(name for other in FAMILIES.values() for name in other.keys):
         if name not in family.keys and config.get(name):
             problems.append(f"{name}={shown(config[name])} is not supported (not in this family)")
+    for name, constant in family.constants.items():
+        if (value := config.get(name, constant)) != constant:
+            problems.append(f"{name}={shown(value)} is not supported (only {shown(constant)} in this family)")
+    if config.get("is_causal", True) is not True:
+        problems.append(f"is_causal={shown(config['is_causal'])} is not supported (attention to later tokens)")
     problems += _layer_problems(config, family)
     for name in ("tie_word_embeddings", "attention_bias"):
         if config.get(name) not in (None, True, False):

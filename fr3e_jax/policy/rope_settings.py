@@ -57,7 +57,7 @@ def read_rope(config: dict[str, Any], family: Family) -> Rope:
         places["rope_parameters"] = full
         if local.keys() - {"rope_theta", "rope_type"} or local.get("rope_type", "default") != "default":
             problems.append(f"rope_parameters of sliding_attention={shown(local)} is not supported (rope scaling)")
-    scalings = dict.fromkeys(_scaling(name, section, config, problems) for name, section in places.items())
+    scalings = dict.fromkeys(_scaling(name, section, config, family, problems) for name, section in places.items())
     chosen = [scaling for scaling in scalings if scaling]
     if len(chosen) > 1:
         problems.append("rope_scaling and rope_parameters differ")
@@ -80,7 +80,9 @@ def _theta(section: dict[str, Any], problems: list[str]) -> float:
     return float(value) if is_number(value) else 0.0
 
 
-def _scaling(name: str, section: dict[str, Any], config: dict[str, Any], problems: list[str]) -> RopeScaling | None:
+def _scaling(
+    name: str, section: dict[str, Any], config: dict[str, Any], family: Family, problems: list[str]
+) -> RopeScaling | None:
     section = {key: value for key, value in section.items() if value is not None}
     kinds = {key: section[key] for key in ("rope_type", "type") if key in section}
     # Without a type, any key but the base is a scaling whose kind some version of transformers guessed.
@@ -99,8 +101,10 @@ def _scaling(name: str, section: dict[str, Any], config: dict[str, Any], problem
     if other := sorted(section.keys() - _ANYWHERE - set(needed) - set(possible)):
         problems.append(f"{name} of type {kind} with {', '.join(other)} is not supported")
     values = {key: section[key] for key in (*needed, *possible) if key in section}
-    if "original_max_position_embeddings" in possible:
-        values.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
+    if (original := "original_max_position_embeddings") in possible:
+        values.setdefault(original, config.get("max_position_embeddings"))
+        if not family.local_rope:  # as in transformers, which lets the key at the top override the one beside the kind
+            values[original] = config.get(original, values[original])
     if wrong := [key for key in {**dict.fromkeys(needed), **values} if not is_number(values.get(key))]:
         problems.append(f"{name}={shown(section)} lacks a number above 0 in {', '.join(wrong)}")
         return None

@@ -92,25 +92,75 @@ def test_config_of_newer_transformers_reads_as_the_same_architecture():
 @pytest.mark.parametrize(
     ("config", "name", "value"),
     [
-        (without(QWEN2, "rope_theta"), "rope_theta", 10000.0),
-        (without(QWEN2, "tie_word_embeddings"), "tie_word_embeddings", False),
         (QWEN2 | {"rms_norm_eps": None}, "rms_norm_eps", 1e-6),
-        (without(QWEN3, "head_dim"), "head_dim", 128),  # and not 2560 / 32 = 80
+        (QWEN2 | {"num_key_value_heads": None}, "num_kv_heads", 14),
         (QWEN3 | {"attention_bias": True}, "attention_bias", True),
         (QWEN2 | {"attention_bias": True}, "attention_bias", False),  # Qwen2's biases are fixed, the key is not read
         (QWEN2 | {"rope_scaling": None, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta", 1e6),
         (QWEN2 | {"rope_scaling": {"type": "default"}}, "rope_theta", 1e6),
     ],
 )
-def test_missing_setting_has_the_default_of_transformers(config, name, value):
+def test_unusual_setting_is_read_as_transformers_does(config, name, value):
     assert getattr(from_hf_config(config), name) == value
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-72b", "qwen3-4b", "qwen3-30b-a3b", "llama-3.2-1b", "gemma-2-9b", "gemma-3-1b"]
+)
+def test_absent_setting_has_the_default_of_transformers(name):
+    """Any key may be absent: transformers' class for the model type says what it is then."""
+    from transformers import CONFIG_MAPPING
+
+    config = to_hf_config(PUBLISHED[name], dtype="float32", eos_token_id=1, pad_token_id=0)
+    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    assert config.keys() > {"head_dim", "num_key_value_heads", "rope_theta", "rms_norm_eps", "max_position_embeddings"}
+    for absent in config.keys() - {"model_type", *sizes}:  # a config.json without its sizes is refused
+        rest = without(config, absent)
+        theirs, ours = CONFIG_MAPPING[rest["model_type"]](**without(rest, "model_type")), from_hf_config(rest)
+        heads, rope = theirs.num_attention_heads, theirs.rope_parameters
+        expected = {
+            "num_kv_heads": theirs.num_key_value_heads,
+            "head_dim": getattr(theirs, "head_dim", None) or theirs.hidden_size // heads,
+            "rms_norm_eps": theirs.rms_norm_eps,
+            "rope_theta": rope.get("full_attention", rope)["rope_theta"],
+            "tie_word_embeddings": theirs.tie_word_embeddings,
+            "max_position_embeddings": theirs.max_position_embeddings,
+        }
+        assert {field: getattr(ours, field) for field in expected} == expected, absent
+
+
+@pytest.mark.parametrize("kind", ["llama3", "yarn"])
+@pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("top", [1024, None])
+@pytest.mark.parametrize("beside", [4096, None])
+def test_context_of_pretraining_is_read_from_where_transformers_reads_it(kind, place, top, beside):
+    """At the top of config.json it overrides the key beside the kind; without both it is the longest context."""
+    from transformers import CONFIG_MAPPING
+
+    factors = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}, "yarn": {}}[kind]
+    scaling = {"rope_type": kind, "factor": 8.0} | factors
+    scaling |= {"original_max_position_embeddings": beside} if beside else {}
+    config = without(LLAMA, "rope_scaling") | {place: scaling}
+    config |= {"original_max_position_embeddings": top} if top else {}
+    ours = from_hf_config(json.loads(json.dumps(config)))
+    theirs = CONFIG_MAPPING["llama"](**without(json.loads(json.dumps(config)), "model_type"))
+    theirs.standardize_rope_params()  # as the network does when it is built
+    expected = theirs.rope_parameters["original_max_position_embeddings"]
+    assert ours.rope_scaling.original_max_position_embeddings == expected == (top or beside or 131072)
 
 
 REFUSED = [
     ({"model_type": "mistral"}, "'llama' (Llama 3, 3.1, 3.2 (text), 3.3)"),
     ({"model_type": "gemma3"}, "save its text part first, in six lines of docs/users/models.md"),
     ({"model_type": "llama4"}, "Llama 4 is a mixture of experts with attention in chunks"),
-    ({"model_type": "llama", "mlp_bias": True}, "mlp_bias=true is not supported (biases in the MLP)"),
+    (
+        {"model_type": "llama", "sliding_window": None, "mlp_bias": True},
+        "mlp_bias=true is not supported (only false in this family)",
+    ),
+    ({"model_type": "llama", "sliding_window": 32}, "sliding_window=32 is not supported (only null in this family)"),
+    ({"model_type": "qwen3", "is_causal": False}, "is_causal=false is not supported (attention to later tokens)"),
+    ({"is_causal": 0}, "is_causal=0 is not supported (attention to later tokens)"),
+    ({"is_encoder_decoder": True}, "is_encoder_decoder=true is not supported (an encoder)"),
     ({"model_type": "gemma2", "hidden_activation": "gelu"}, 'hidden_activation="gelu" is not supported (only gelu_'),
     ({"model_type": "gemma2", "use_bidirectional_attention": True}, "(attention to later tokens)"),
     (
@@ -158,7 +208,7 @@ REFUSED = [
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
     (
         {"use_sliding_window": True},
-        "use_sliding_window=true is not supported (attention over a sliding window, in this family)",
+        "use_sliding_window=true is not supported (only false in this family)",
     ),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types with sliding_attention are not supported"),
     ({"hidden_act": "gelu"}, 'hidden_act="gelu" is not supported (only silu)'),

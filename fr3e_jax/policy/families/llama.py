@@ -29,7 +29,7 @@ LLAMA = Family(
     model_type="llama",
     title="Llama 3, 3.1, 3.2 (text), 3.3",
     causal_lm="LlamaForCausalLM",
-    constants={"mlp_bias": False},
+    constants={"mlp_bias": False, "sliding_window": None},  # a window: Mistral under Llama's name
     defaults={"max_position_embeddings": 2048},
     published={
         "llama-3-8b": _sizes(32, 4096, 32, 14336),

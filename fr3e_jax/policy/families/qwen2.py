@@ -32,6 +32,7 @@ QWEN2 = Family(
     causal_lm="Qwen2ForCausalLM",
     qkv_bias=True,
     constants={"use_sliding_window": False},
+    defaults={"num_key_value_heads": 32},
     published={
         "qwen2.5-0.5b": _sizes(24, 896, 14, 2, 4864),
         "qwen2.5-1.5b": _sizes(28, 1536, 12, 2, 8960, **_LONG),

@@ -25,7 +25,7 @@ QWEN3 = Family(
     causal_lm="Qwen3ForCausalLM",
     qk_norm=True,
     constants={"use_sliding_window": False},
-    defaults={"head_dim": 128},
+    defaults={"head_dim": 128, "num_key_value_heads": 32},
     published={
         "qwen3-0.6b": _sizes(28, 1024, 16, 3072),
         "qwen3-1.7b": _sizes(28, 2048, 16, 6144),

@@ -31,7 +31,6 @@ QWEN3_MOE = Family(
     routed_experts=True,
     constants={"use_sliding_window": False},
     defaults={
-        "head_dim": 128,
         "num_key_value_heads": 4,
         "num_experts": 128,
         "num_experts_per_tok": 8,
