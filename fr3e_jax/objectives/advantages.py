@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray, Number
+from fr3e_jax.objectives.arrays import AnyArray, Number, checked_shapes
 from fr3e_jax.objectives.reductions import masked_mean, masked_std, masked_sum
 from fr3e_jax.objectives.shaping import pass_at_k_advantages
 from fr3e_jax.objectives.values import state_values, value_modulation
@@ -22,6 +22,7 @@ from fr3e_jax.objectives.values import state_values, value_modulation
 LEAST_DEVIATION = 1e-6  # advantages that spread less are taken as equal
 
 
+@checked_shapes
 def ranged_rewards(rewards: Shaped[AnyArray, "*batch"], reward_range: str) -> AnyArray:
     """Rewards of [0, 1] in the range that estimators read: unchanged, or 2 r − 1 (``minus_one_one``).
 
@@ -34,11 +35,13 @@ def ranged_rewards(rewards: Shaped[AnyArray, "*batch"], reward_range: str) -> An
     raise ValueError(f"unknown reward range {reward_range!r}; expected zero_one, minus_one_one")
 
 
+@checked_shapes
 def graded_values(values: Shaped[AnyArray, "*batch"], reward_range: str) -> AnyArray:
     """The inverse of `ranged_rewards`: values on the scale of the rewards as graded."""
     return values if reward_range == "zero_one" else (values + 1.0) / 2.0
 
 
+@checked_shapes
 def mean_advantages(
     rewards: Shaped[AnyArray, "*batch M"], mask: Shaped[AnyArray, "*batch M"]
 ) -> Float[jax.Array, "*batch M"]:
@@ -50,6 +53,7 @@ def mean_advantages(
     return jnp.where(mask, shifted - masked_mean(shifted, mask, axis=-1, keepdims=True), 0.0)
 
 
+@checked_shapes
 def grpo_advantages(
     rewards: Shaped[AnyArray, "*batch M"],
     mask: Shaped[AnyArray, "*batch M"],
@@ -65,6 +69,7 @@ def grpo_advantages(
     return advantages / (masked_std(advantages, mask, -1, unbiased_std)[..., None] + epsilon)
 
 
+@checked_shapes
 def rloo_advantages(
     rewards: Shaped[AnyArray, "*batch M"], mask: Shaped[AnyArray, "*batch M"]
 ) -> Float[jax.Array, "*batch M"]:
@@ -73,6 +78,7 @@ def rloo_advantages(
     return mean_advantages(rewards, mask) * count / jnp.maximum(count - 1.0, 1.0)
 
 
+@checked_shapes
 def group_advantages(
     rewards: Shaped[AnyArray, "*batch M"],
     mask: Shaped[AnyArray, "*batch M"],
@@ -113,6 +119,7 @@ def whitening(tokens: np.ndarray) -> tuple[float, float]:
     return mean, 1.0 / deviation if deviation > LEAST_DEVIATION else 0.0
 
 
+@checked_shapes
 def fr3e_advantages(
     rewards: Shaped[AnyArray, "*batch J M"],
     mask: Shaped[AnyArray, "*batch J M"],
@@ -140,6 +147,7 @@ def fr3e_advantages(
     return alphas[..., None] * advantages, values, alphas
 
 
+@checked_shapes
 def block_credit(
     values: Float[AnyArray, "*batch J"],
     initial_value: Number | Shaped[AnyArray, "*batch"],

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class AnchorRules:
         return anchor + self.include_anchor_token
 
 
+@checked_shapes
 def select_anchors(
     scores: Float[AnyArray, " T"],
     length: int | Int[AnyArray, ""],
@@ -103,6 +104,7 @@ def select_anchors(
     return anchors, anchors < size
 
 
+@checked_shapes
 def anchor_scores(
     selection: str,
     *,
@@ -130,6 +132,7 @@ def anchor_scores(
     return jnp.where(jnp.arange(scores.shape[0]) < length, -scores if selection == "logprob" else scores, -jnp.inf)
 
 
+@checked_shapes
 def uniform_anchors(
     length: int | Int[AnyArray, ""], rules: AnchorRules, *, T: int, sampled: Bool[AnyArray, " T"] | None = None
 ) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
@@ -146,6 +149,7 @@ def uniform_anchors(
     return _evenly_among(allowed, jnp.minimum(allowed_count, spaced), rules.num_anchors)
 
 
+@checked_shapes
 def boundary_anchors(
     boundaries: Shaped[AnyArray, " T"],
     length: int | Int[AnyArray, ""],
@@ -185,6 +189,7 @@ def _evenly_among(
     return jnp.where(valid, anchors, candidates.shape[0]).astype(jnp.int32), valid
 
 
+@checked_shapes
 def block_index(
     anchors: Int[AnyArray, " J"], valid: Shaped[AnyArray, " J"], length: int | Int[AnyArray, ""], T: int
 ) -> Int[jax.Array, " T"]:

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 from fr3e_jax.objectives.reductions import masked_mean
 
 LOG_RATIO_BOUND = 20.0  # exp(20) ≈ 4.9e8: as good as infinite for a ratio, and far from float32's overflow at exp(88)
 
 
+@checked_shapes
 def bounded_log_ratio(
     logprobs: Float[AnyArray, "*shape"], other_logprobs: Float[AnyArray, "*shape"]
 ) -> Float[jax.Array, "*shape"]:
@@ -23,6 +24,7 @@ def bounded_log_ratio(
     return jnp.clip(difference, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
+@checked_shapes
 def sequence_log_ratios(
     logprobs: Float[AnyArray, "*batch T"], old_logprobs: Float[AnyArray, "*batch T"], mask: Shaped[AnyArray, "*batch T"]
 ) -> Float[jax.Array, "*batch"]:
@@ -30,6 +32,7 @@ def sequence_log_ratios(
     return masked_mean(bounded_log_ratio(logprobs, old_logprobs), mask, axis=-1)
 
 
+@checked_shapes
 def kl_k1(
     policy_logprobs: Float[AnyArray, "*shape"], ref_logprobs: Float[AnyArray, "*shape"]
 ) -> Float[jax.Array, "*shape"]:
@@ -37,6 +40,7 @@ def kl_k1(
     return jnp.asarray(policy_logprobs, jnp.float32) - jnp.asarray(ref_logprobs, jnp.float32)
 
 
+@checked_shapes
 def kl_k2(
     policy_logprobs: Float[AnyArray, "*shape"], ref_logprobs: Float[AnyArray, "*shape"]
 ) -> Float[jax.Array, "*shape"]:
@@ -44,6 +48,7 @@ def kl_k2(
     return 0.5 * kl_k1(policy_logprobs, ref_logprobs) ** 2
 
 
+@checked_shapes
 def kl_k3(
     policy_logprobs: Float[AnyArray, "*shape"], ref_logprobs: Float[AnyArray, "*shape"]
 ) -> Float[jax.Array, "*shape"]:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 from fr3e_jax.objectives.reductions import masked_mean, safe_sqrt
 
 _MASS_SLACK = 1e-6  # rounding of a float32 sum: 3 of 6 equal tokens have mass 0.5, though it may read 0.49999997
@@ -24,6 +24,7 @@ def _log_softmax(logits: AnyArray) -> jax.Array:
     return jax.nn.log_softmax(jnp.asarray(logits, jnp.float32), axis=-1)
 
 
+@checked_shapes
 def token_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*batch"]:
     """H_t = −Σ_v π(v) log π(v), in nats: 0 for a certain token, log V for a uniform distribution.
 
@@ -36,12 +37,14 @@ def token_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*bat
     return -jnp.vecdot(jnp.exp(logprobs), jnp.where(possible, logprobs, 0.0), precision="highest")
 
 
+@checked_shapes
 def normalised_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*batch"]:
     """H_t / log V, in [0, 1]; 0 for a vocabulary of one token. (Vanlioglu 2025, "normalised entropy".)"""
     vocab_size = logits.shape[-1]
     return token_entropy(logits) / (math.log(vocab_size) if vocab_size > 1 else 1.0)
 
 
+@checked_shapes
 def branching_factor(logits: Float[AnyArray, "*batch V"], mass: float = 0.95) -> Int[jax.Array, "*batch"]:
     """RBF_t = min { |C| : Σ_{v∈C} π(v) ≥ mass }, the size of the nucleus. (Deng et al. 2025, section 2.2.)
 
@@ -52,6 +55,7 @@ def branching_factor(logits: Float[AnyArray, "*batch V"], mass: float = 0.95) ->
     return jnp.sum(mass_before < mass - _MASS_SLACK, axis=-1, dtype=jnp.int32)
 
 
+@checked_shapes
 def token_logprobs(
     logits: Float[AnyArray, "*batch V"], token_ids: Int[AnyArray, "*batch"]
 ) -> Float[jax.Array, "*batch"]:
@@ -63,6 +67,7 @@ def token_logprobs(
     return (drawn - jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1, keepdims=True)))[..., 0]
 
 
+@checked_shapes
 def log_perplexity(
     logprobs: Float[AnyArray, "*batch T"], mask: Shaped[AnyArray, "*batch T"]
 ) -> Float[jax.Array, "*batch"]:
@@ -73,6 +78,7 @@ def log_perplexity(
     return -masked_mean(logprobs, mask, axis=-1)
 
 
+@checked_shapes
 def gradient_weight(
     ratios: Float[AnyArray, "*batch"], advantages: Float[AnyArray, "*batch"], epsilon: float
 ) -> Float[jax.Array, "*batch"]:
@@ -85,6 +91,7 @@ def gradient_weight(
     return jnp.asarray(ratios, jnp.float32) * jnp.minimum(advantages, jnp.clip(advantages, 1 - epsilon, 1 + epsilon))
 
 
+@checked_shapes
 def update_magnitude(
     logits: Float[AnyArray, "*batch V"], token_ids: Int[AnyArray, "*batch"], hidden_norm: Float[AnyArray, "*batch"]
 ) -> Float[jax.Array, "*batch"]:

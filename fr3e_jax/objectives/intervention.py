@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from fr3e_jax.objectives.arrays import checked_shapes
+
 GROUPS = ("entropy:top", "entropy:bottom", "random", "position:early", "position:late", "low-ppl", "high-ppl")
 """Groups of tokens; each may be followed by a share in percent, as in ``entropy:top20%``."""
 SHARE = 0.2
@@ -17,6 +19,7 @@ SHARE = 0.2
 perplexity. (Deng et al. 2025.)"""
 
 
+@checked_shapes
 def intervention(original: Float[np.ndarray, "_ _"], substituted: Float[np.ndarray, "_ _"]) -> Float[np.ndarray, " _"]:
     """I_t = (1/k) Σ_j Acc_j(q, o_<t, o_t) − (1/k) Σ_j Acc_j(q, o_<t, õ_t), ``[T, k]`` → ``[T]``.
 
@@ -50,6 +53,7 @@ def read_group(text: str) -> tuple[str, float]:
     )
 
 
+@checked_shapes
 def highest(values: Float[np.ndarray, " T"], share: float) -> Bool[np.ndarray, " T"]:
     """The ``share`` of places with the highest values, at least one; of equal values the first."""
     chosen = np.zeros(len(values), bool)

@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 from fr3e_jax.objectives.divergence import bounded_log_ratio
 
 
+@checked_shapes
 def clipped_surrogate(
     policy_logprobs: Float[AnyArray, "*batch T"],
     old_logprobs: Float[AnyArray, "*batch T"],
@@ -58,6 +59,7 @@ def clipped_surrogate(
     return losses, statistics
 
 
+@checked_shapes
 def truncated_importance_weight(
     trainer_logprobs: Float[AnyArray, "*shape"], sampler_logprobs: Float[AnyArray, "*shape"], cap: float
 ) -> Float[jax.Array, "*shape"]:
@@ -71,6 +73,7 @@ def truncated_importance_weight(
     return jax.lax.stop_gradient(jnp.minimum(ratio, cap))
 
 
+@checked_shapes
 def entropy_bonus(
     entropies: Float[AnyArray, "*batch T"], mask: Shaped[AnyArray, "*batch T"], *, coefficient: float
 ) -> Float[jax.Array, "*batch T"]:
@@ -90,6 +93,7 @@ AGGREGATIONS = {
 """The ways in which the losses of tokens become one number; sequences without a token do not count."""
 
 
+@checked_shapes
 def token_divisors(counts: Shaped[AnyArray, "*batch"], mode: str) -> AnyArray:
     """The divisors of the token losses of sequences of ``counts`` tokens, applied before the sum.
 
@@ -98,6 +102,7 @@ def token_divisors(counts: Shaped[AnyArray, "*batch"], mode: str) -> AnyArray:
     return counts + (counts == 0) if mode == "seq_mean_token_mean" else counts * 0 + 1
 
 
+@checked_shapes
 def aggregation_denominator(
     counts: Shaped[AnyArray, "*batch"], mode: str, *, norm_length: int | None = None
 ) -> Shaped[AnyArray, ""]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 
 
+@checked_shapes
 def pass_at_k(num_samples: int, num_correct: int | Shaped[AnyArray, "*batch"], k: int) -> Float[np.ndarray, "*batch"]:
     """pass@k = 1 − C(n−c, k) / C(n, k) = 1 − Π_{i=n−c+1}^{n} (1 − k/i), unbiased.
 
@@ -34,6 +35,7 @@ def pass_at_k(num_samples: int, num_correct: int | Shaped[AnyArray, "*batch"], k
     return np.asarray(1.0 - all_wrong[correct])
 
 
+@checked_shapes
 def avg_at_k(correct: Shaped[AnyArray, "*batch k"]) -> Float[np.ndarray, "*batch"]:
     """avg@k = (1/k) Σ_i r_i over the last axis, in float64: pass@1 estimated from k samples."""
     return np.asarray(np.mean(np.asarray(correct, dtype=np.float64), axis=-1))

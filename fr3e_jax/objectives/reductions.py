@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 
 Axis = int | tuple[int, ...] | None
 
 
+@checked_shapes
 def masked_sum(
     x: Shaped[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], axis: Axis = None, *, keepdims: bool = False
 ) -> Float[jax.Array, "*reduced"]:
@@ -25,6 +26,7 @@ def masked_sum(
     return jnp.sum(selected, axis=axis, keepdims=keepdims)
 
 
+@checked_shapes
 def masked_mean(
     x: Shaped[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], axis: Axis = None, *, keepdims: bool = False
 ) -> Float[jax.Array, "*reduced"]:
@@ -33,6 +35,7 @@ def masked_mean(
     return total / jnp.maximum(masked_sum(jnp.ones_like(x), mask, axis, keepdims=keepdims), 1.0)
 
 
+@checked_shapes
 def masked_std(
     x: Shaped[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], axis: Axis = None, unbiased: bool = False
 ) -> Float[jax.Array, "*reduced"]:
@@ -46,6 +49,7 @@ def masked_std(
     return safe_sqrt(masked_sum(deviations**2, mask, axis) / jnp.maximum(count - float(unbiased), 1.0))
 
 
+@checked_shapes
 def safe_sqrt(x: Float[AnyArray, "*shape"]) -> Float[jax.Array, "*shape"]:
     """√x for x > 0, else 0; the derivative at 0 is 0 and not infinite."""
     x = jnp.asarray(x, jnp.float32)

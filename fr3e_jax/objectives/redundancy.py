@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 
 
+@checked_shapes
 def n_gram_redundancy(token_ids: Int[AnyArray, " T"], n: int = 3) -> float:
     """1 − distinct n-grams / n-grams of a sequence; 0 where it is shorter than n.
 

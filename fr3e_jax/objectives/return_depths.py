@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
+from fr3e_jax.objectives.arrays import checked_shapes
+
 
 def probed_depths(centre: float, spacing: float, count: int, length: int) -> Int[np.ndarray, " _"]:
     """At most ``count`` depths around ``centre``, ``spacing`` tokens apart: rising, distinct, from 0 to length − 1.
@@ -19,6 +21,7 @@ def probed_depths(centre: float, spacing: float, count: int, length: int) -> Int
     return np.unique(np.clip(np.round(centre + offsets), 0, max(0, length - 1)).astype(np.int64))
 
 
+@checked_shapes
 def crossing_depth(
     depths: Int[np.ndarray, " D"], values: Float[np.ndarray, " D"], target: float, spacing: float
 ) -> tuple[float, bool]:

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 
 _Pair = tuple[jax.Array, jax.Array]
 
 
+@checked_shapes
 def generalised_advantages(
     rewards: Float[AnyArray, "*batch T"],
     values: Float[AnyArray, "*batch T"],
@@ -48,6 +49,7 @@ def generalised_advantages(
     return advantages, jnp.where(mask, advantages + values, 0.0)
 
 
+@checked_shapes
 def clipped_value_losses(
     values: Float[AnyArray, "*batch T"],
     old_values: Float[AnyArray, "*batch T"],

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray, Number
+from fr3e_jax.objectives.arrays import AnyArray, Number, checked_shapes
 from fr3e_jax.objectives.reductions import masked_mean
 
 
+@checked_shapes
 def tree_advantages(
     rewards: Shaped[AnyArray, "*batch J M"],
     mask: Shaped[AnyArray, "*batch J M"],
@@ -65,6 +66,7 @@ def tree_advantages(
     return advantages, jnp.where(position <= last, credit, 0.0)
 
 
+@checked_shapes
 def nested_advantages(
     rewards: Shaped[AnyArray, "*batch J M"],
     mask: Shaped[AnyArray, "*batch J M"],

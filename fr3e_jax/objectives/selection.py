@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 from fr3e_jax.objectives.divergence import bounded_log_ratio
 from fr3e_jax.objectives.reductions import masked_mean
 
 
+@checked_shapes
 def largest_share(
     scores: Float[AnyArray, "*shape"], candidates: Shaped[AnyArray, "*shape"], count: Shaped[AnyArray, ""]
 ) -> Bool[jax.Array, "*shape"]:
@@ -26,6 +27,7 @@ def largest_share(
     return (rank < count).reshape(jnp.shape(scores)) & jnp.asarray(candidates, bool)
 
 
+@checked_shapes
 def forking_tokens(
     entropies: Float[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], *, share: float
 ) -> Bool[jax.Array, "*shape"]:
@@ -38,6 +40,7 @@ def forking_tokens(
     return largest_share(entropies, mask, jnp.maximum(jnp.ceil(share * jnp.sum(jnp.asarray(mask, bool)) - 1e-4), 1))
 
 
+@checked_shapes
 def token_covariances(
     logprobs: Float[AnyArray, "*shape"], advantages: Float[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"]
 ) -> Float[jax.Array, "*shape"]:
@@ -46,6 +49,7 @@ def token_covariances(
     return jax.lax.stop_gradient(jnp.where(jnp.asarray(mask, bool), jnp.prod(jnp.stack([*deviations]), axis=0), 0.0))
 
 
+@checked_shapes
 def clip_cov_tokens(
     covariances: Float[AnyArray, "*shape"],
     mask: Shaped[AnyArray, "*shape"],
@@ -67,6 +71,7 @@ def clip_cov_tokens(
     return largest_share(uniforms, candidates, jnp.maximum(jnp.floor(share * tokens), 1))
 
 
+@checked_shapes
 def kl_cov_tokens(
     covariances: Float[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], *, share: float
 ) -> Bool[jax.Array, "*shape"]:
@@ -76,6 +81,7 @@ def kl_cov_tokens(
     return largest_share(covariances, mask, jnp.maximum(jnp.floor(share * tokens), 1))
 
 
+@checked_shapes
 def kl_cov_losses(
     logprobs: Float[AnyArray, "*shape"],
     old_logprobs: Float[AnyArray, "*shape"],
@@ -91,6 +97,7 @@ def kl_cov_losses(
     return losses + coefficient * jnp.where(jnp.asarray(penalised, bool), jnp.abs(log_ratio), 0.0)
 
 
+@checked_shapes
 def soft_overlong_penalty(
     lengths: Shaped[AnyArray, "*batch"], *, max_length: int, margin: int
 ) -> Float[jax.Array, "*batch"]:
@@ -101,6 +108,7 @@ def soft_overlong_penalty(
     return -jnp.clip(over / margin, 0.0, 1.0)
 
 
+@checked_shapes
 def matching_tokens(
     trainer_logprobs: Float[AnyArray, "*shape"],
     sampler_logprobs: Float[AnyArray, "*shape"],

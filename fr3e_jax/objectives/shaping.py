@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 from fr3e_jax.objectives.reductions import masked_mean, masked_std, safe_sqrt
 
 _RELEASED_BOUNDS = (0.8, 1.2)  # of the perplexity factor in Deng et al.'s released code
 _RELEASED_SHARE = 0.5  # of |A|, its cap of the position bonus
 
 
+@checked_shapes
 def entropy_based_advantages(
     advantages: Float[AnyArray, "*batch T"],
     entropies: Float[AnyArray, "*batch T"],
@@ -43,6 +44,7 @@ def entropy_based_advantages(
     return advantages + bonus, jnp.where(size > 0, bonus / jnp.where(size > 0, size, 1.0), 0.0)
 
 
+@checked_shapes
 def perplexity_weights(
     log_perplexities: Float[AnyArray, "*batch M"],
     mask: Shaped[AnyArray, "*batch M"],
@@ -69,6 +71,7 @@ def perplexity_weights(
     return jnp.where(mask & (spread > 0), deviations / jnp.where(spread > 0, spread, 1.0), 0.0)
 
 
+@checked_shapes
 def perplexity_shaped_advantages(
     advantages: Float[AnyArray, "*batch M T"],
     weights: Float[AnyArray, "*batch M"],
@@ -91,6 +94,7 @@ def perplexity_shaped_advantages(
     return advantages * factor[..., None]
 
 
+@checked_shapes
 def position_shaped_advantages(
     advantages: Float[AnyArray, "*batch T"],
     mask: Shaped[AnyArray, "*batch T"],
@@ -120,6 +124,7 @@ def position_shaped_advantages(
     return advantages + jnp.sign(advantages) * bonus
 
 
+@checked_shapes
 def sample_reinforcement(
     advantages: Float[AnyArray, "*shape"], right: Shaped[AnyArray, "*shape"], *, positive: float, negative: float
 ) -> Float[jax.Array, "*shape"]:
@@ -131,6 +136,7 @@ def sample_reinforcement(
     return jnp.asarray(advantages, jnp.float32) * jnp.where(jnp.asarray(right, bool), positive, negative)
 
 
+@checked_shapes
 def unlikeliness_factors(
     logprobs: Float[AnyArray, " N"], peers: Shaped[AnyArray, "N N"], *, beta: float
 ) -> Float[jax.Array, " N"]:
@@ -145,6 +151,7 @@ def unlikeliness_factors(
     return 1.0 - beta * (count - rank) / count
 
 
+@checked_shapes
 def pass_at_k_advantages(
     correct: Shaped[AnyArray, "*batch M"], mask: Shaped[AnyArray, "*batch M"], *, k: int
 ) -> Float[jax.Array, "*batch M"]:

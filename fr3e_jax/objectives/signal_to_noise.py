@@ -19,11 +19,12 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 
 _AT_ONCE = 1 << 16  # coordinates in float64 at a time
 
 
+@checked_shapes
 def inner_products(left: Float[np.ndarray, "N D"], right: Float[np.ndarray, "K D"]) -> Float[np.ndarray, "N K"]:
     """⟨left_i, right_k⟩ of vectors of any float type, summed in float64."""
     products = np.zeros((len(left), len(right)))
@@ -33,6 +34,7 @@ def inner_products(left: Float[np.ndarray, "N D"], right: Float[np.ndarray, "K D
     return products
 
 
+@checked_shapes
 def count_sketch(
     values: Float[np.ndarray, " D"], places: Int[np.ndarray, " D"], signs: Shaped[np.ndarray, " D"], size: int
 ) -> Float[np.ndarray, " _"]:
@@ -44,6 +46,7 @@ def count_sketch(
     return np.bincount(places, weights=signs * values.astype(np.float64), minlength=size)
 
 
+@checked_shapes
 def signal_and_noise(
     products: Float[np.ndarray, "N N"], counts: Shaped[np.ndarray, "*batch N"] | None = None
 ) -> tuple[Float[np.ndarray, "*batch"], Float[np.ndarray, "*batch"]]:
@@ -58,6 +61,7 @@ def signal_and_noise(
     return signal, np.asarray(counts @ diagonal / counts.sum(axis=-1) - signal)
 
 
+@checked_shapes
 def aimed_signal(
     crossed: Float[np.ndarray, "N K"],
     oracle: Float[np.ndarray, "K K"],
@@ -83,6 +87,7 @@ def aimed_signal(
     return np.asarray(_divided(square / (k * (k - 1)), _pairs(counts)) / (strength if strength > 0 else np.nan))
 
 
+@checked_shapes
 def oracle_cosine(
     crossed: Float[np.ndarray, "N K"],
     oracle: Float[np.ndarray, "K K"],

@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 from fr3e_jax.objectives.reductions import masked_sum
 
 
+@checked_shapes
 def entropy_from(
     entropies: Float[AnyArray, " T"],
     drawn: Shaped[AnyArray, " T"],
@@ -35,6 +36,7 @@ def entropy_from(
     return masked_sum(entropies, later & (jnp.cumsum(later) <= tokens)) / jnp.log(jnp.float32(vocabulary))
 
 
+@checked_shapes
 def branches_after_answer(
     uniforms: Float[AnyArray, "*shape"],
     entropy_changes: Float[AnyArray, "*shape"],

@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray, Number
+from fr3e_jax.objectives.arrays import AnyArray, Number, checked_shapes
 from fr3e_jax.objectives.reductions import masked_mean
 
 
+@checked_shapes
 def state_values(
     rewards: Shaped[AnyArray, "*batch J M"], mask: Shaped[AnyArray, "*batch J M"]
 ) -> Float[jax.Array, "*batch J"]:
@@ -24,6 +25,7 @@ def state_values(
     return masked_mean(rewards, mask, axis=-1)
 
 
+@checked_shapes
 def value_differences(
     values: Float[AnyArray, "*batch J"],
     initial_value: Number | Shaped[AnyArray, "*batch"],
@@ -40,6 +42,7 @@ def value_differences(
     return jnp.where(valid, values - previous, 0.0)
 
 
+@checked_shapes
 def sharpened(differences: Float[AnyArray, "*batch J"]) -> Float[jax.Array, "*batch J"]:
     """δ_j → sign(δ_j) |δ_j|^1.5 / Σ_i |δ_i|^1.5 over the trajectory; 0 where all δ are 0. (The FR3E authors' code.)
 
@@ -51,6 +54,7 @@ def sharpened(differences: Float[AnyArray, "*batch J"]) -> Float[jax.Array, "*ba
     return jnp.sign(differences) * powers / jnp.where(total > 0, total, 1.0)
 
 
+@checked_shapes
 def initial_difference(initial_value: Number | Shaped[AnyArray, "*batch"], variant: str) -> Float[jax.Array, "*batch"]:
     """δ_0 of a trained S_0, which has no predecessor: 0 (``one``) or 1 − V(S_0) (``authors``)."""
     if variant not in ("one", "authors"):
@@ -59,6 +63,7 @@ def initial_difference(initial_value: Number | Shaped[AnyArray, "*batch"], varia
     return 1.0 - initial_value if variant == "authors" else jnp.zeros_like(initial_value)
 
 
+@checked_shapes
 def trajectory_modulation(
     values: Float[AnyArray, "*batch J"],
     initial_value: Number | Shaped[AnyArray, "*batch"],
@@ -83,6 +88,7 @@ def trajectory_modulation(
     raise ValueError(f"unknown modulation {variant!r}; expected none, exp, sharpen")
 
 
+@checked_shapes
 def value_modulation(
     values: Float[AnyArray, "*batch J"],
     initial_value: Number | Shaped[AnyArray, "*batch"],
@@ -95,6 +101,7 @@ def value_modulation(
     return trajectory_modulation(values, initial_value, valid, variant=variant, initial=initial)[..., 1:]
 
 
+@checked_shapes
 def initial_modulation(
     initial_value: Number | Shaped[AnyArray, "*batch"], *, variant: str
 ) -> Float[jax.Array, "*batch"]:

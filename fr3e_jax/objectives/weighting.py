@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
-from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 from fr3e_jax.objectives.reductions import masked_mean, masked_sum
 
 
+@checked_shapes
 def entropy_guided_weights(
     advantages: Float[AnyArray, "N T"],
     entropies: Float[AnyArray, "N T"],
