@@ -71,6 +71,11 @@ class DataConfig:
     )
     eval: list[str] = option([], "dataset cards to evaluate on (data.task=datasets): CARD or CARD/SPLIT")
     template: str = option("plain", "named template that makes a prompt from a question (docs/users/data.md)")
+    system: str = option("", "system message before each question, in a chat template")
+    template_options: list[str] = option(
+        [], "NAME=VALUE: variables of the chat template, such as enable_thinking=false"
+    )
+    template_date: str = option("2024-07-26", "the date in prompts of chat templates that ask for today's")
     verifier: str = option(
         "", "'FILE.py:NAME' / 'package.module:NAME' of your own verifier, called in a worker; empty: the task's"
     )

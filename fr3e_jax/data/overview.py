@@ -10,7 +10,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.datasets import DatasetsTask
 from fr3e_jax.data.overlap import Overlap, overlaps
 from fr3e_jax.data.task import Split, Task, held_out_split, load_task
-from fr3e_jax.data.templates import Template, load_template
+from fr3e_jax.data.templates import Template, chat_options, check_template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.problem import Problem
 
@@ -100,7 +100,8 @@ def overview(config: Config) -> Overview:
     task, template = load_task(config.data), load_template(config.data.template)
     task.verifier()  # raises for a card whose verifier does not exist, before any run
     directory = config.model.tokenizer or config.model.path
-    codec = TextCodec.load(directory)
+    codec = TextCodec.load(directory, chat=chat_options(config.data))
+    check_template(template, codec)
     sets = _sets(task)
     shown: dict[str, dict[str, Sequence[Problem]]] = {role: {} for role in get_args(Split)}
     for each in sets:

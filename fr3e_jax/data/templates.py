@@ -6,15 +6,89 @@ copied exactly from the papers and repositories in ``source``.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import yaml
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.schema import DataConfig
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 
+_DATE_CODES = [f"%{flag}{letter}" for flag in ("-", "") for letter in "aAbBcdHIjmMpSuUVwWxXyYZFDTe"]
+_RESERVED = (
+    *("messages", "conversation", "tokenize", "add_generation_prompt", "continue_final_message", "strftime_now"),
+    *("chat_template", "return_dict", "return_tensors", "padding", "truncation", "max_length"),
+)
+QUESTION, ANSWER = "\x02Question 7\x03", "\x02Answer 7\x03"  # texts that no template has
 RenderChat = Callable[[Sequence[dict[str, str]]], str]
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """The part of a prompt that a chat template has from the settings.
+
+    Attributes:
+      system: the system message; "": none.
+      options: keyword arguments of the template, such as ``enable_thinking``.
+      date: of ``strftime_now``, as year-month-day: a prompt must not change at midnight.
+
+    Raises:
+      ConfigError: the date is none.
+    """
+
+    system: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    date: str = "2024-07-26"
+
+    def __post_init__(self) -> None:
+        try:
+            datetime.date.fromisoformat(self.date)
+        except ValueError:
+            raise ConfigError(
+                f"data.template_date is {self.date!r}; expected a date such as 2024-07-26 (year-month-day)"
+            ) from None
+
+    @classmethod
+    def of(cls, options: Sequence[str], system: str = "", date: str = "2024-07-26") -> ChatOptions:
+        """Options written as ``NAME=VALUE``, the value in YAML.
+
+        Raises:
+          ConfigError: one is not, or is an argument that the trainer gives.
+        """
+        values = {}
+        for option in options:
+            name, equals, text = option.partition("=")
+            if not equals or not name.isidentifier() or name in _RESERVED:
+                raise ConfigError(
+                    f"data.template_options has {option!r}; expected NAME=VALUE with a variable of the chat template, "
+                    "such as enable_thinking=false"
+                )
+            try:
+                values[name] = yaml.safe_load(text) if text else ""
+            except yaml.YAMLError:
+                values[name] = text
+        return cls(system, values, date)
+
+    def dated(self, source: str) -> str:
+        """A chat template's source, in which ``strftime_now``, if it is used, tells the date of the settings."""
+        if "strftime_now" not in source:
+            return source
+        date = datetime.datetime.fromisoformat(self.date)
+        filters = "".join(f"|replace('{code}', '{date.strftime(code)}')" for code in _DATE_CODES)
+        return f"{{% macro strftime_now(format) %}}{{{{ format{filters} }}}}{{% endmacro %}}{source}"
+
+
+PLAIN_CHAT = ChatOptions()
+
+
+def chat_options(data: DataConfig) -> ChatOptions:
+    """The options of the settings; raises ConfigError for a date or an option that is none."""
+    return ChatOptions.of(data.template_options, data.system, data.template_date)
 
 
 @dataclass(frozen=True)
@@ -111,6 +185,50 @@ TEMPLATES: Mapping[str, Template] = {
         ),
     )
 }
+
+
+class RendersChat(Protocol):
+    """A tokenizer as templates use it; `fr3e_jax.data.tokenizer.TextCodec` is one."""
+
+    chat: ChatOptions
+
+    def render_chat(self, messages: Sequence[dict[str, str]]) -> str:
+        """The text of a conversation before the model's answer."""
+
+
+def check_template(template: Template, codec: RendersChat) -> None:
+    """Check that prompts will have the question and end where the answer begins.
+
+    Raises:
+      ConfigError, ValueError: the chat template leaves out the question or the system message, fails, or stops before
+        the turn of the model; or ``template`` has no place for a system message.
+    """
+    advice = "mend the tokenizer's chat_template, or set data.template to one that needs none, such as qwen_boxed"
+    if not template.chat:
+        if codec.chat.system:
+            raise ConfigError(
+                f"data.template={template.name} has no system message; set data.template=chat, or empty data.system"
+            )
+        return
+    prompt = template.render(QUESTION, codec.render_chat)
+    for text, name in ((QUESTION, "the question"), (codec.chat.system.strip(), "data.system")):
+        if text not in prompt:
+            raise ConfigError(
+                f"data.template={template.name}: the tokenizer's chat template leaves out {name}; {advice}"
+            )
+    try:
+        question = f"{template.before}{QUESTION}{template.after}"
+        roles = {"user": question, "assistant": ANSWER}
+        conversation = codec.render_chat([{"role": role, "content": text} for role, text in roles.items()])
+    except ValueError:
+        return  # it takes one message only
+    before, answered, _ = conversation.partition(ANSWER)
+    missing = before.removeprefix(prompt.rstrip()).strip() if before.startswith(prompt.rstrip()) else ""
+    if answered and missing:
+        raise ConfigError(
+            f"data.template={template.name}: the prompt of the tokenizer's chat template stops before {missing!r}, "
+            f"where the model's turn begins; let it write that if add_generation_prompt is true, or {advice}"
+        )
 
 
 def load_template(name: str) -> Template:

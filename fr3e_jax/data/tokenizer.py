@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from jinja2 import TemplateError
 from tokenizers.decoders import ByteLevel
 
 from fr3e_jax.data.character_tokenizer import CharacterTokenizer, holds_character_tokenizer
+from fr3e_jax.data.templates import PLAIN_CHAT, QUESTION, ChatOptions
 from fr3e_jax.hub import model_directory
 from fr3e_jax.json_object import read_json_object
 
@@ -47,6 +48,7 @@ class TextCodec:
       stop_ids: ids that end a response, the tokenizer's end-of-text token first.
       pad_id: filler for unused positions; the first stop id if the tokenizer has no padding token.
       source: the directory it was loaded from; None for the embedded tokenizer.
+      chat: the system message, options and date of the chat template.
     """
 
     def __init__(
@@ -54,10 +56,11 @@ class TextCodec:
         tokenizer: PreTrainedTokenizerFast | CharacterTokenizer,
         extra_stop_ids: tuple[int, ...] = (),
         source: Path | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ):
         if tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no end-of-text token; set eos_token in its tokenizer_config.json")
-        self.tokenizer, self.source = tokenizer, source
+        self.tokenizer, self.source, self.chat = tokenizer, source, chat
         self.stop_ids = tuple(dict.fromkeys((tokenizer.eos_token_id, *extra_stop_ids)))
         self.pad_id = self.stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._characters = _characters(tokenizer)
@@ -67,7 +70,7 @@ class TextCodec:
         self._opening = started if started == [getattr(tokenizer, "bos_token_id", None)] else []
 
     @classmethod
-    def load(cls, directory: str = "", *, model: str = "") -> TextCodec:
+    def load(cls, directory: str = "", *, model: str = "", chat: ChatOptions = PLAIN_CHAT) -> TextCodec:
         """Load a Hugging Face directory or id of its hub, or the embedded tokenizer if ``directory`` is empty.
 
         The stop ids are the tokenizer's end of text and those in the generation_config.json of ``directory`` and of
@@ -78,7 +81,7 @@ class TextCodec:
           ValueError: its files cannot be read.
         """
         if not directory:
-            return cls(CharacterTokenizer())
+            return cls(CharacterTokenizer(), chat=chat)
         path = model_directory(directory, "model.tokenizer")
         if not (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
             raise FileNotFoundError(
@@ -86,7 +89,7 @@ class TextCodec:
                 "tokenizer directory"
             )
         stops = _generation_stop_ids(path) + (_generation_stop_ids(model_directory(model)) if model else ())
-        return cls(_read(path), stops, path)
+        return cls(_read(path), stops, path, chat)
 
     def save(self, directory: str | Path) -> None:
         """Write a tokenizer directory: unchanged copies of the loaded files, or the embedded tokenizer's files."""
@@ -119,10 +122,40 @@ class TextCodec:
                 f"the tokenizer {'of ' + str(self.source) if self.source else 'embedded here'} has no chat template; "
                 "set data.template to one that needs none, or model.tokenizer to a chat model's tokenizer"
             )
+        if self.chat.system and (not messages or messages[0]["role"] != "system"):
+            messages = [{"role": "system", "content": self.chat.system}, *messages]
+        if self._takes_parts:
+            messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
         try:
-            return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-        except TemplateError as error:
-            raise ValueError(f"the chat template of {self.source} does not take these messages: {error}") from error
+            return self._applied(messages)
+        except Exception as error:  # a template may raise anything
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"the chat template of {self.source or 'the tokenizer'} does not take these messages "
+                f"({type(error).__name__}: {reason}); mend it, or set data.template to one that needs none"
+            ) from error
+
+    @functools.cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the chat template reads a content as a list of parts alone, and would leave out a text."""
+        for content in (QUESTION, [{"type": "text", "text": QUESTION}]):
+            with contextlib.suppress(Exception):  # reported when messages are rendered
+                text = self._applied([{"role": "user", "content": content}])
+                if QUESTION in text and "'type'" not in text:
+                    return not isinstance(content, str)
+        return False
+
+    def _applied(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text of a conversation by the chat template, at the date of the settings."""
+        return str(
+            self.tokenizer.apply_chat_template(
+                list(messages),
+                tokenize=False,
+                add_generation_prompt=True,
+                chat_template=self.chat.dated(self.tokenizer.get_chat_template()),
+                **self.chat.options,
+            )
+        )
 
     def __len__(self) -> int:
         """The number of tokens; ids are below it."""

@@ -10,7 +10,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task, load_task
-from fr3e_jax.data.templates import load_template
+from fr3e_jax.data.templates import chat_options, check_template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.hub import model_directory, pinned
 from fr3e_jax.learning.declared_rows import declared_rows
@@ -132,8 +132,10 @@ def open_texts(config: Config) -> Texts:
         model = config.model
         model.path, model.tokenizer = pinned(model.path), pinned(model.tokenizer, "model.tokenizer")
         path = str(model_directory(model.path)) if model.path else ""
-        codec = TextCodec.load(model.tokenizer or path, model=path)
-        return Texts(codec, load_template(config.data.template))
+        codec = TextCodec.load(model.tokenizer or path, model=path, chat=chat_options(config.data))
+        template = load_template(config.data.template)
+        check_template(template, codec)
+        return Texts(codec, template)
 
 
 def open_sampler(

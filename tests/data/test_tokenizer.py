@@ -244,7 +244,7 @@ def test_prompt_begins_once_with_the_token_that_opens_every_text(tmp_path, templ
     assert ids == codec.encode(chat) and ids[0] == 256 and 256 not in ids[1:]
     assert codec.encode_prompt("1+1") == [256, *codec.encode("1+1")] and 256 not in codec.encode("1+1")
     if template is GEMMA:
-        with pytest.raises(ValueError, match="does not take these messages: System role not supported"):
+        with pytest.raises(ValueError, match="does not take these messages .TemplateError: System role not supported"):
             codec.render_chat([{"role": "system", "content": "Add."}])
 
 
@@ -256,7 +256,7 @@ def test_missing_or_refusing_chat_template_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="the tokenizer embedded here has no chat template; set data.template"):
         TextCodec.load().render_chat([{"role": "user", "content": "1"}])
     codec = TextCodec.load(str(chat_directory(tmp_path, "{{ raise_exception('users only') }}")))
-    with pytest.raises(ValueError, match=f"the chat template of {tmp_path} does not take these messages: users only"):
+    with pytest.raises(ValueError, match=f"template of {tmp_path} does not take these messages .TemplateError: users"):
         codec.render_chat([{"role": "user", "content": "1"}])
 
 

@@ -1,0 +1,111 @@
+"""A chat template that would train on other prompts than the questions is refused in one line before a run starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.data.templates import ChatOptions, check_template, load_template
+from tests.data.test_foreign_text import codec
+
+ROLES = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+PARTS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}"
+    "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}" + PROMPT
+)
+INST = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def check(template, name="chat", **options):
+    each = codec(template=template)
+    each.chat = ChatOptions(**options)
+    check_template(load_template(name), each)
+    return load_template(name).render("1+1=", each.render_chat)
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt"),
+    [
+        (ROLES + PROMPT, "<|im_start|>user\n1+1=<|im_end|>\n<|im_start|>assistant\n"),
+        (PARTS, "<|im_start|>user\n1+1=<|im_end|>\n<|im_start|>assistant\n"),
+        (INST, "[INST] 1+1= [/INST]"),
+        (INST.replace("m.content }} [", "m.content | trim }} ["), "[INST] 1+1= [/INST]"),
+        ("{{ messages[-1].content }}" + PROMPT, "1+1=<|im_start|>assistant\n"),
+        ("{{ messages[0].content }}", "1+1="),
+        (
+            "{% if not x %}" + ROLES + PROMPT + "{% endif %}",
+            "<|im_start|>user\n1+1=<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        ("{{ raise_exception('one message') if messages | length > 1 }}Q: {{ messages[0].content }}", "Q: 1+1="),
+    ],
+)
+def test_a_template_that_asks_the_question_passes(template, prompt):
+    assert check(template) == prompt
+
+
+@pytest.mark.parametrize(
+    ("template", "complaint"),
+    [
+        ("{% for m in messages %}{{ m.role }}{% endfor %}" + PROMPT, "leaves out the question"),
+        ("Question:" + PROMPT, "leaves out the question"),
+        ("{{ messages[0].text }}" + PROMPT, "leaves out the question"),
+        ("{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}", "leaves out the question"),
+        ("{{ messages[0].content[:3] }}" + PROMPT, "leaves out the question"),
+        ("{{ messages[0].content | upper }}" + PROMPT, "leaves out the question"),
+        (ROLES, "stops before '<|im_start|>assistant'"),
+        (ROLES.replace("<|im_start|>", "### "), "stops before '### assistant'"),
+        ("{{ messages[0].content + 1 }}", "TypeError"),
+        ("{{ messages[0].content.x.y }}", "UndefinedError"),
+        ("{{ messages[0]['content'] | int / 0 }}", "ZeroDivisionError"),
+        ("{{ messages[5].content.x }}", "UndefinedError"),
+        ("{% for", "TemplateSyntaxError"),
+        ("{{ raise_exception('no user here') }}", "no user here"),
+    ],
+)
+def test_a_template_that_does_not_is_refused_in_one_line(template, complaint):
+    with pytest.raises((ConfigError, ValueError)) as error:
+        check(template)
+    assert complaint in str(error.value) and "\n" not in str(error.value)
+    assert "data.template" in str(error.value)
+
+
+DATED = "{{ strftime_now('%d %B %Y') }} " + ROLES + PROMPT
+
+
+def test_the_date_of_a_template_is_the_setting_s_and_never_today():
+    assert check(DATED).startswith("26 July 2024 ")
+    assert check(DATED, date="2030-01-02").startswith("02 January 2030 ")
+    dates = [f"%{letter}" for letter in "aAbBcdHjmMpSUwWxXyYZ"]
+    for form in dates:
+        template = f"{{{{ strftime_now('{form}') }}}}{ROLES}{PROMPT}"
+        assert check(template) == check(template)
+    with pytest.raises(ConfigError, match="data.template_date is 'today'; expected a date such as 2024-07-26"):
+        ChatOptions(date="today")
+
+
+def test_options_and_a_system_message_reach_the_template():
+    template = ROLES + PROMPT + "{% if enable_thinking is false %}<think></think>{% endif %}{{ date_string }}"
+    assert check(template, options={"enable_thinking": False, "date_string": "x"}).endswith("<think></think>x")
+    assert check(ROLES + PROMPT, system="Be brief.").startswith("<|im_start|>system\nBe brief.<|im_end|>")
+    with pytest.raises(ConfigError, match="data.template=plain has no system message; .* data.system"):
+        check(ROLES + PROMPT, name="plain", system="Be brief.")
+    with pytest.raises(ConfigError, match="leaves out data.system"):
+        check("{{ messages[-1].content }}" + PROMPT, system="Be brief.")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a=false", {"a": False}), ("a=3", {"a": 3}), ("a=x y", {"a": "x y"}), ("a=[1]", {"a": [1]}), ("a=", {"a": ""})],
+)
+def test_options_are_written_as_settings(text, value):
+    assert ChatOptions.of([text]).options == value
+
+
+@pytest.mark.parametrize("text", ["a", "=3", "messages=[]", "add_generation_prompt=false", "tokenize=true", "a b=3"])
+def test_options_that_are_none_are_refused(text):
+    with pytest.raises(ConfigError, match="data.template_options"):
+        ChatOptions.of([text])
