@@ -14,10 +14,6 @@ from fr3e_jax.session.declared_programs import declare_programs
 from fr3e_jax.session.session import open_session
 
 
-def sizes_of(programs) -> dict[str, int]:
-    return {name: program._cache_size() for name, program in vars(programs).items() if isinstance(program, Program)}
-
-
 @pytest.fixture
 def compiled():
     """The names of programs that were compiled in this test, in their order."""
