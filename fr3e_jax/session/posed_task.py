@@ -118,11 +118,12 @@ def posed_task(
     problems, kind, seconds = task.problems("train"), config.kind, config.seconds
     first: str | None = ""
     if len(problems):
-        first = _within(make, 2 * seconds, lambda: check_by_playing(make, problems[0], kind))
+        stages: list[str] = []
+        first = _within(make, 2 * seconds, lambda: check_by_playing(make, problems[0], kind, stages))
         if first is None:
             raise ValueError(
                 f"environment.kind={kind}: the first turns of two episodes of problem {problems[0].id} did not end "
-                f"after twice environment.seconds={seconds:g}; let reset() and step() return sooner, or raise it"
+                f"after twice environment.seconds={seconds:g}; let {stages[-1]} return sooner, or raise it"
             )
         check_prompt(first or problems[0].prompt)
     return PosedTask(task, make, seconds, first)

@@ -29,7 +29,8 @@ import numpy as np
 
 from fr3e_jax.configuration.schema import EnvironmentConfig
 from fr3e_jax.tools.answer import Answer
-from fr3e_jax.tools.tool import Tool, is_interrupt
+from fr3e_jax.tools.tool import Tool
+from fr3e_jax.tools.users_code import is_interrupt, users_code
 from fr3e_jax.user_code import parse_reference
 
 if TYPE_CHECKING:
@@ -243,7 +244,8 @@ class Episode:
 
     def _guarded(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return function(*arguments)
+            with users_code():
+                return function(*arguments)
         except BaseException as error:  # a step that exits must not end the run unsaved
             if is_interrupt(error):
                 raise
@@ -253,8 +255,10 @@ class Episode:
         return EpisodeFault(f"{where} of problem {self._problem.id}: {what}")
 
 
-def check_by_playing(make: MakeEnvironment, problem: Problem, kind: str) -> str:
+def check_by_playing(make: MakeEnvironment, problem: Problem, kind: str, stages: list[str]) -> str:
     """Play a turn of a problem with an empty text; return the first observation.
+
+    ``stages`` gets the name of each method before it is called, for a caller that waits in vain.
 
     Raises:
       ValueError: the environment failed, or its first observation depends on the seed.
@@ -262,13 +266,16 @@ def check_by_playing(make: MakeEnvironment, problem: Problem, kind: str) -> str:
     texts = []
     try:
         for seed in (0, 1):
+            stages.append("reset()")
             episode = Episode(make, problem, seed)
             texts.append(episode.first)
+            stages.append("step()")
             try:
                 episode.step("")
             except EpisodeFault:
                 episode.abandon()
                 raise
+            stages.append("close()")
             episode.close()
     except EpisodeFault as error:
         raise ValueError(f"environment.kind={kind} failed {error}") from error

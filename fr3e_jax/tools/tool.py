@@ -8,7 +8,6 @@ To write a tool without state, write a function of a call's text and name it by 
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from fr3e_jax.configuration.schema import ToolsConfig
 from fr3e_jax.tools.answer import Answer
 from fr3e_jax.tools.calculator import calculate
 from fr3e_jax.tools.python import PythonTool
+from fr3e_jax.tools.users_code import is_interrupt, users_code
 from fr3e_jax.user_code import parse_reference
 
 if TYPE_CHECKING:
@@ -87,11 +87,6 @@ class Tool:
         return call if begun and ended else None
 
 
-def is_interrupt(error: BaseException) -> bool:
-    """Return whether an error of the user's code is the user's own Ctrl-C, which only the main thread gets."""
-    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
-
-
 @dataclass(frozen=True)
 class Stateless:
     """The state of a tool without one: a function of the call. An exception that it raises becomes the answer."""
@@ -100,7 +95,8 @@ class Stateless:
 
     def answer(self, call: str) -> Answer:
         try:
-            return self.function(call)
+            with users_code():
+                return self.function(call)
         except BaseException as error:  # a tool that exits must not end the run unsaved
             if is_interrupt(error):
                 raise

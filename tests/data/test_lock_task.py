@@ -26,7 +26,7 @@ def test_hints_say_where_the_lock_is():
 def test_an_episode_by_hand():
     task = make()
     problem = task.problems("train")[0]
-    assert problem.prompt == "000>" and check_by_playing(task.environment, problem, "task") == ""
+    assert problem.prompt == "000>" and check_by_playing(task.environment, problem, "task", []) == ""
     episode = Episode(Lock, problem, 3)
     assert episode.step("12")[:3] == (">", 0.0, False), "no guess of three digits"
     assert episode.step("1²3")[:3] == (">", 0.0, False)

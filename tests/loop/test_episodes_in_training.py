@@ -308,10 +308,19 @@ class Hanging(Undecided):
         Hanging.release.wait(60)
 
 
+class HangingAtTheEnd(Hanging):
+    def step(self, text):
+        return "", 0.0, True
+
+    def close(self):
+        Hanging.release.wait(60)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (Hanging, "of problem train/0 did not end after twice environment.seconds=0.2; let reset"),
+        (Hanging, "of problem train/0 did not end after twice environment.seconds=0.2; let step.. return"),
+        (HangingAtTheEnd, "of problem train/0 did not end after .*; let close.. return sooner"),
         (
             Locked,
             r"environment.kind=x failed in reset\(\) of problem train/0: raised OSError: the door is locked \(.*, in r",
