@@ -78,6 +78,20 @@ def as_decimal(node: Node) -> tuple[int, int] | None:
     return node.value[1:] if node.head == "decimal" else None
 
 
+def last_place(node: Node) -> Fraction:
+    """The value of the last digit that a number states: 1/100 for 3.14, 100 for 3900; 0 for what is no such number."""
+    if node.head == "negate":
+        return last_place(node.args[0])
+    if node.head == "multiply" and len(node.args) == 2 and node.args[1].head == "power":
+        return last_place(node.args[0]) * abs(rational(node.args[1]))  # 1.1\\times 10^{12}
+    if node.head == "decimal":
+        return Fraction(1, 10 ** node.value[1])
+    if not node.is_integer:
+        return Fraction(0)
+    digits = str(int(node.value))
+    return Fraction(10 ** (len(digits) - len(digits.rstrip("0"))))
+
+
 def terminates(value: Fraction) -> bool:
     """Return whether a fraction has a finite decimal."""
     rest = value.denominator

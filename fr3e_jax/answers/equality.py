@@ -8,8 +8,9 @@ answer: a value, an equation, an inequality, a set, a tuple, a list. An answer t
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
-from fr3e_jax.answers.arithmetic import Arithmetic
+from fr3e_jax.answers.arithmetic import Arithmetic, as_decimal, last_place
 from fr3e_jax.answers.expression_shapes import (
     as_matrix,
     difference,
@@ -44,13 +45,14 @@ from fr3e_jax.answers.items import (
 )
 from fr3e_jax.answers.limits import Contradiction, Unreadable
 from fr3e_jax.answers.matrices import collapsed, has_matrix
-from fr3e_jax.answers.quantity import quantity, units_conflict
+from fr3e_jax.answers.quantity import quantity
 from fr3e_jax.answers.real_sets import real_set
+from fr3e_jax.answers.units import conversion
 from fr3e_jax.answers.vectors import paired_components
 
 _SET_OPERATIONS = {"union", "intersection", "difference", "set_name"}
 _SETS = _SET_OPERATIONS | {"set"}
-_APPROXIMATION = 0.05  # relative error that the right side of an approximation may have
+_APPROXIMATION = Fraction(1, 200)  # relative error of an approximation that is no decimal, such as 22/7
 
 
 def same(gold: Node, answer: Node, arithmetic: Arithmetic) -> bool:
@@ -79,12 +81,15 @@ class _Comparison:
         if "list" in (gold.head, answer.head) and not _SET_OPERATIONS & {gold.head, answer.head}:
             sides = [self.item(side).value for side in (gold, answer)] if systems else []
             return (systems and self.same_sets(*sides)) or self.same_lists(gold, answer)
-        return self.same_items(self.item(gold), self.item(answer))
+        return self.same_items(self.item(gold, trusted=True), self.item(answer))
 
     # ---- one answer ------------------------------------------------------------------------------------------------
 
-    def item(self, node: Node) -> Item:
-        """An answer without ``x =``, ``x \\in`` and the steps of a chain before it."""
+    def item(self, node: Node, trusted: bool = False) -> Item:
+        """An answer without ``x =``, ``x \\in`` and the steps of a chain before it.
+
+        The approximations of a gold answer are ``trusted``, as books round some of them carelessly.
+        """
         if node.head != "relation":
             point = named_point(node)
             return Item(point[1], point[0]) if point else Item(node)
@@ -96,16 +101,20 @@ class _Comparison:
         if not set(operators) <= {"=", "~"}:
             return Item(node)
         exact = operands[operators.index("~")] if "~" in operators else operands[-1]
+        rounded = operands[-1] if "~" in operators[1:] or (operators[0] == "~" and not is_name(operands[0])) else None
         if is_name(operands[0]):
+            if not trusted:
+                self.check_approximations(Node("relation", operands[1:], operators[1:]))
             value = operands[1] if operators[0] == "~" else exact
             equation = Node("relation", (operands[0], value), ("=",))
             recursive = bool(symbols(operands[0]) & symbols(value)) and operands[0].head == "symbol"
-            return Item(equation if recursive else value, "" if recursive else name_of(operands[0]), equation)
+            name = "" if recursive else name_of(operands[0])
+            return Item(equation if recursive else value, name, equation, rounded=rounded)
         if any(map(is_open, operands)):
             return Item(node if len(operators) == 1 else Node("relation", operands[-2:], operators[-1:]))
-        return Item(self.checked_chain(node, exact), constant=True)
+        return Item(self.checked_chain(node, exact, trusted), constant=True, rounded=rounded)
 
-    def checked_chain(self, node: Node, exact: Node) -> Node:
+    def checked_chain(self, node: Node, exact: Node, trusted: bool) -> Node:
         """The value of ``10^3 = 1000``.
 
         Raises:
@@ -114,11 +123,28 @@ class _Comparison:
         for operator, (left, right) in zip(node.value, itertools.pairwise(node.args), strict=True):
             if operator == "=" and not self.same_values(left, right):
                 raise Contradiction("the answer is an equation between different numbers")
-            if operator == "~":
-                a, b = (self.arithmetic.real(quantity(side).core) for side in (left, right))
-                if abs(a - b) > _APPROXIMATION * max(abs(a), abs(b)):
-                    raise Contradiction("the answer is an approximation that is far off")
+        if not trusted:
+            self.check_approximations(node)
         return exact
+
+    def check_approximations(self, node: Node) -> None:
+        """Raises ``Contradiction`` if a number after ``\\approx`` is not the rounded value of the one before."""
+        for operator, (left, right) in zip(node.value, itertools.pairwise(node.args), strict=True):
+            try:
+                quantities = quantity(left), quantity(right)
+                if (
+                    operator != "~"
+                    or any(map(is_open, (left, right)))
+                    or quantities[0].percent != quantities[1].percent
+                ):
+                    continue
+                exact, near = (abs(self.arithmetic.real(side.core)) for side in quantities)
+            except Unreadable:
+                continue  # numbers that are not real
+            place = last_place(quantities[1].core)
+            close = 2 * abs(exact - near) <= place or 0 <= exact - near < place
+            if not (close if place else abs(exact - near) <= _APPROXIMATION * exact):
+                raise Contradiction("the answer is an approximation that is far off")
 
     def same_items(self, gold: Item, answer: Item) -> bool:
         if gold.value.head == "relation":
@@ -135,10 +161,18 @@ class _Comparison:
                     return all(self.same_values(gold.value, side) for side in answer.value.args)
                 return self.same_equations(gold.equation, answer.value)
             return self.same_sets(gold.value, answer.value)
-        if self.same_values(gold.value, answer.value):
+        if self.same_values(gold.value, answer.value) or self.same_approximations(gold, answer):
             return True
         both = gold.equation is not None and answer.equation is not None
         return both and len(symbols(gold.equation)) > 1 and self.same_equations(gold.equation, answer.equation)
+
+    def same_approximations(self, gold: Item, answer: Item) -> bool:
+        """Return whether a value is the rounded one that the other side states: -0.891 of ``A \\approx -0.891``."""
+        if gold.rounded is not None and answer.rounded is None and as_decimal(answer.value):
+            return self.same_values(gold.rounded, answer.value)
+        return (
+            answer.rounded is not None and bool(as_decimal(gold.value)) and self.same_values(gold.value, answer.rounded)
+        )
 
     def same_relations(self, gold: Node, answer: Item) -> bool:
         relation = answer.value if answer.value.head == "relation" else answer.equation
@@ -194,14 +228,19 @@ class _Comparison:
         if gold.head == answer.head == "modulo" and not self.arithmetic.equal(gold.args[1], answer.args[1]):
             return False  # 3 modulo 7 and 3 modulo 8 are different classes
         left, right = quantity(gold), quantity(answer)
-        if units_conflict(left.unit, right.unit):
+        factor = conversion(left.unit, right.unit)
+        if factor is None:
             return False
+        if factor != 1:
+            return self.arithmetic.equal(left.core, Node("multiply", (right.core, number_node(factor))))
         if left.core.head != gold.head or right.core.head != answer.head:
             if self.same_values(left.core, right.core):
                 return True
         elif self.arithmetic.equal(left.core, right.core):
             return True
         if left.percent == right.percent:
+            if symbols(gold) == {r"\Omega"} != symbols(answer) and (lettered := with_unit(gold)):
+                return self.same_values(lettered, answer)
             lettered = with_unit(answer)
             return lettered is not None and not symbols(gold) and self.same_values(gold, lettered)
         scaled = [Node("divide", (q.core, number_node(100))) if q.percent else q.core for q in (left, right)]
@@ -292,7 +331,8 @@ class _Comparison:
         """Return whether two lists are equal in any order; items without names have the order of the gold names."""
         if "bracket" in (gold.head, answer.head):
             return self._list_and_tuple(gold, answer)
-        golds, answers = ([self.item(node) for node in members(side)] for side in (gold, answer))
+        golds = [self.item(node, trusted=True) for node in members(gold)]
+        answers = [self.item(node) for node in members(answer)]
         if ordered := paired_by_name(golds, answers):
             return all(self.same_items(a, b) for a, b in ordered)
         if distinct_names(golds) and len(golds) != len(answers):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from fr3e_jax.answers.characters import UNIT_LETTERS
 from fr3e_jax.answers.expression_tree import INFINITY, Node, symbols, unsigned
 from fr3e_jax.answers.vocabulary import NUMBER_SETS
 
 _TRANSPARENT = {"apply", "bracket", "ratio", "multiply", "function", "degrees", "list"}
+_UNIT_SYMBOLS = {letter: letter for letter in UNIT_LETTERS} | {r"\Omega": "Ω"}
 MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 
@@ -130,12 +132,26 @@ def _is_multiple(node: Node) -> bool:
 
 
 def with_unit(node: Node) -> Node | None:
-    """``5 m`` as five metres: a number and the letter of a unit, written without ``text``; None for anything else."""
-    if node.head != "multiply" or node.args[-1].head != "symbol" or node.args[-1].value not in UNIT_LETTERS:
+    """``5 m^2`` as five square metres: a number and a unit's letters, written without ``text``; None for all else."""
+    words = unit_words(node.args[-1], _UNIT_SYMBOLS) if node.head == "multiply" else None
+    if words is None:
         return None
     factors = node.args[:-1]
     amount = factors[0] if len(factors) == 1 else Node("multiply", factors)
-    return None if is_open(amount) else Node("measured", (amount,), node.args[-1].value)
+    return None if is_open(amount) else Node("measured", (amount,), words)
+
+
+def unit_words(node: Node, names: Mapping[str, str] = {}) -> str | None:
+    """The unit that words, or letters in ``names``, write: ``\\frac{\\text{m}}{\\text{s}}``; else None."""
+    if node.head == "text" or (node.head == "symbol" and node.value in names):
+        return names.get(node.value, node.value)
+    if node.head == "power" and node.args[1].is_integer:
+        base = unit_words(node.args[0], names)
+        return base and f"{base}^{node.args[1].value}"
+    if node.head in ("divide", "multiply"):
+        words = [unit_words(operand, names) for operand in node.args]
+        return (" / " if node.head == "divide" else " * ").join(words) if all(words) else None
+    return None
 
 
 def name_of(node: Node) -> str:

@@ -120,9 +120,9 @@ def product(left: Node, right: Node) -> Node:
 
 def mixed(left: Node, right: Node) -> Node | None:
     """The sum for a mixed number such as ``3\\frac{1}{2}``; None for products such as ``3\\frac{x}{2}``."""
-    if right.head in ("measured", "percent", "degrees"):  # 2\\frac{1}{2} \\text{ cups}
+    if right.head in ("measured", "percent", "degrees") or right.value == "in words":  # 2\\frac{1}{2} \\text{ cups}
         inner = mixed(left, right.args[0])
-        return inner and Node(right.head, (inner,), right.value)
+        return inner and Node(right.head, (inner, *right.args[1:]), right.value)
     if not left.is_integer or right.head != "divide" or right.value != "\\frac":
         return None
     return Node("add", (left, right)) if all(operand.is_integer for operand in right.args) else None

@@ -5,9 +5,19 @@ from __future__ import annotations
 from fr3e_jax.answers.atoms import atom, based
 from fr3e_jax.answers.brackets import exponent, operand
 from fr3e_jax.answers.cursor import END, Cursor
-from fr3e_jax.answers.expression_shapes import is_name
-from fr3e_jax.answers.expression_tree import Node, decorated, integer_value, mixed, product, with_sign
+from fr3e_jax.answers.expression_shapes import is_name, unit_words
+from fr3e_jax.answers.expression_tree import (
+    Node,
+    decorated,
+    integer_value,
+    mixed,
+    number_node,
+    product,
+    with_sign,
+)
 from fr3e_jax.answers.limits import LIST_ITEMS, Refused, Unreadable
+from fr3e_jax.answers.tokens import Token
+from fr3e_jax.answers.units import ORDINALS, multiple
 from fr3e_jax.answers.vocabulary import CLOSING, NUMBER_SETS, OPENING, RELATIONS, SEPARATORS
 
 _AFTER_SET = {END.value, "}", *CLOSING, *SEPARATORS, *RELATIONS, "\\cup", "\\cap", "\\setminus", "|", ":"}
@@ -67,13 +77,21 @@ def _ratio(cursor: Cursor) -> Node:
 def additive(cursor: Cursor) -> Node:
     """A sum."""
     cursor.enter()
-    parts = [_signed(cursor)]
+    parts = [with_sign("\\pm", _signed(cursor)) if _plus_minus(cursor) else _signed(cursor)]
     while operator := cursor.accept("+", "-", "\\pm", "\\mp"):
-        parts.append(with_sign(operator, term(cursor)))
+        parts.append(with_sign(operator, _signed(cursor)))
     cursor.depth -= 1
     if len(parts) == 2 and parts[0].head == "set_name" and parts[1].head == "negate":
         return Node("difference", (parts[0], parts[1].args[0]))
     return Node("add", tuple(parts)) if len(parts) > 1 else parts[0]
+
+
+def _plus_minus(cursor: Cursor) -> bool:
+    """Take ``+-`` before the first term of a sum: there it is written for a plus-minus sign."""
+    if cursor.next.value != "+" or cursor.peek(1) != Token("mark", "-"):
+        return False
+    cursor.position += 2
+    return True
 
 
 def _signed(cursor: Cursor) -> Node:
@@ -107,7 +125,11 @@ def term(cursor: Cursor) -> Node:
         elif cursor.starts_factor():
             bracketed = cursor.last.value in CLOSING or cursor.next.value in OPENING  # 2(\frac34) is a product
             right = postfix(cursor)
-            left = (not bracketed and mixed(left, right)) or product(left, right)
+            unit = right.head == "divide" and unit_words(right)
+            if unit:
+                left = Node("measured", (left,), unit)
+            else:
+                left = (not bracketed and mixed(left, right)) or product(left, right)
         else:
             return left
 
@@ -137,6 +159,8 @@ def postfix(cursor: Cursor) -> Node:
             base = based(cursor, str(base.value))
         elif base.head in ("number", "decimal") and cursor.accept("\\circ"):
             base = Node("degrees", (base,))
+        elif base.head == "degrees" and cursor.next.value in ("C", "F"):
+            base = Node("measured", base.args, f"°{cursor.take().value}")
         elif cursor.next.value == "'" and cursor.accept("'"):
             base = decorated(base, "'")
         elif cursor.next.kind == "text":
@@ -150,9 +174,11 @@ def _raised(cursor: Cursor, base: Node) -> Node:
     if base.head == "symbol" and base.value in NUMBER_SETS and cursor.peek(1).value in _AFTER_SET:
         if sign := cursor.accept("+", "-"):
             return Node("set_name", (), base.value + sign)  # \mathbf{R}^+
-    braced = cursor.peek(1).value in ("\\circ", "'") and cursor.accept("{")
+    braced = cursor.peek(1).value in ("\\circ", "'", *ORDINALS) and cursor.accept("{")
     if cursor.accept("\\circ"):
         raised = Node("degrees", (base,))
+    elif cursor.next.kind == "text" and cursor.next.value in ORDINALS:
+        raised = Node("measured", (base,), cursor.take().value)  # 5^{\text{th}}
     elif cursor.next.value == "'":
         marks = ""
         while cursor.accept("'"):
@@ -167,7 +193,13 @@ def _raised(cursor: Cursor, base: Node) -> Node:
 
 def _measured(cursor: Cursor, quantity: Node) -> Node:
     """A quantity and the words after it, with their exponent: ``5 \\text{ cm}^2``."""
-    words = [cursor.take().value]
+    first, *rest = cursor.take().value.split()
+    while (factor := multiple(first)) is not None:  # 2 \text{ million people}
+        quantity = Node("multiply", (quantity, number_node(factor)), "in words")
+        if not rest:
+            return quantity
+        first, *rest = rest
+    words = [" ".join([first, *rest])]
     while True:
         if cursor.next.kind == "text":
             words.append(cursor.take().value)

@@ -20,6 +20,7 @@ class Item:
     name: str = ""
     equation: Node | None = None
     constant: bool = False  # it was a chain of numbers such as 10^3 = 1000
+    rounded: Node | None = None  # what it is approximately, as the answer says
 
 
 def single_values(node: Node) -> list[Quantity]:

@@ -1,13 +1,16 @@
 """Numerical values of trees to any precision, and a test of equality by such values.
 
-Two expressions are equal if they agree to ``DIGITS`` digits: at one point if they have no variables, at several
-pseudo-random points if they have (Schwartz-Zippel; the points depend on the names of the variables alone, so equal
-trees always get equal values). Nothing is simplified: every step costs a bounded number of operations on numbers of
-bounded size.
+Two expressions are equal if they agree to ``DIGITS`` digits and to as many more as their size asks for: at one point if
+they have no variables, at several pseudo-random points if they have (Schwartz-Zippel; the points depend on the names of
+the variables alone, so equal trees always get equal values). A tiny difference needs long numbers or large exponents to
+be written: by Richardson's uniformity conjecture (ISSAC 1997) expressions that agree to 1.3 times their length, with
+large exponents written out, are equal. What needs more than ``VALUE_DIGITS`` digits is not decided. Nothing is
+simplified: every step costs a bounded number of operations on numbers of bounded size.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,11 +20,17 @@ from mpmath import mp
 from fr3e_jax.answers.calculus import calculus_value
 from fr3e_jax.answers.exact_numbers import NotRational, Undefined, rational, substituted
 from fr3e_jax.answers.expression_tree import Node, number_node, symbols
-from fr3e_jax.answers.limits import EXPONENT_LOG, INEXACT_ARGUMENT, TERMS, Refused, Unreadable
+from fr3e_jax.answers.limits import EXPONENT_LOG, INEXACT_ARGUMENT, TERMS, VALUE_DIGITS, Refused, Unreadable
 
-DIGITS = (30, 90)  # of the first and of the confirming comparison
+DIGITS = (30, 90)  # of the first comparison and, at least, of the confirming one
+_DIGITS_PER_WEIGHT = 1.5
+_CALCULUS_WEIGHT = 5
+_WORK = 400_000  # digits times nodes of a comparison
 POINTS = 6  # the first half positive, where roots and logarithms are real
 _STEPS_SPREAD, _STEPS_POINTS = 11, 64  # where a value is constant over long ranges
+_FAR = 100  # trials from this one on are far from zero, of both signs
+_CORNERS = {"abs", "max", "min", "sgn"}
+_GROWING = {"exp", "sinh", "cosh", "tanh", "coth", "binomial"}
 _INTEGERS = set("kmnKMN")  # names that stand for integers where floors are taken
 _REQUIRED = 3  # points at which both sides must have a value
 
@@ -44,9 +53,15 @@ def equal(left: Node, right: Node) -> bool:
         return _equal_at({}, left, right) is True
     verdicts = []
     steps = _has_steps(left) or _has_steps(right)
-    for trial in range(_STEPS_POINTS if steps else POINTS):
+    far = range(_FAR, _FAR + 4) if _has_corners(left) or _has_corners(right) else ()
+    for trial in (*range(_STEPS_POINTS if steps else POINTS), *far):
         point = _point(names, trial, steps)
-        verdict = _equal_at(point, left, right, trial < POINTS // 2 or trial >= POINTS)
+        try:
+            verdict = _equal_at(point, left, right, trial < POINTS // 2 or POINTS <= trial < _FAR)
+        except Refused:
+            if trial < _FAR:
+                raise
+            verdict = None
         if verdict is False:
             return False
         verdicts.append(verdict)
@@ -60,6 +75,59 @@ def _has_steps(node: Node) -> bool:
     return any(child.head == "modulo" or child.value in ("floor", "ceil") for child in node.walk())
 
 
+def _has_corners(node: Node) -> bool:
+    """Return whether a tree has an absolute value, a maximum or the like, which may be smooth at all near points."""
+    return any(child.head == "function" and child.value in _CORNERS and symbols(child) for child in node.walk())
+
+
+def is_less(left: Node, right: Node) -> bool:
+    """Return whether the first of two different real numbers is the smaller one."""
+    with mp.workdps(_digits({}, left, right)):
+        return bool(real_value(left) < real_value(right))
+
+
+def _digits(point: Point, *sides: Node) -> int:
+    """The digits to which two sides of this size have to agree.
+
+    Raises:
+      Refused: more than ``VALUE_DIGITS``, or than the work of a comparison allows.
+    """
+    with mp.workdps(15):
+        digits = DIGITS[1] + int(_DIGITS_PER_WEIGHT * sum(_weight(side, point) for side in sides))
+    if digits > VALUE_DIGITS or (digits > 2 * DIGITS[1] and digits * sum(map(_nodes, sides)) > _WORK):
+        raise Refused(f"equality is not decided by {VALUE_DIGITS} digits")
+    return digits
+
+
+def _nodes(side: Node) -> int:
+    return sum(1 for _ in side.walk())
+
+
+def _weight(node: Node, point: Point) -> float:
+    """The number of digits of an expression whose powers are written out."""
+    if node.head in ("number", "decimal"):
+        number = node.value if node.head == "number" else node.value[0]
+        return 0.301 * (number.numerator.bit_length() + number.denominator.bit_length())
+    if node.head in ("sum", "product"):
+        return 1 + sum(_weight(substituted(node.args[0], node.value, end), point) for end in node.args[1:])
+    if node.head in ("integral", "limit", "derivative"):
+        return _CALCULUS_WEIGHT  # their variables have no value here
+    weights = [_weight(child, point) for child in node.args]
+    if node.head == "power":
+        return max(1.0, _magnitude(node.args[1], point)) * weights[0] + weights[1]
+    if node.head == "factorial" or (node.head == "function" and node.value in _GROWING):
+        return sum(weights) + sum(
+            size * max(1.0, math.log10(size + 1)) for size in (_magnitude(c, point) for c in node.args)
+        )
+    return 1 + sum(weights)
+
+
+def _magnitude(node: Node, point: Point) -> float:
+    """The size of an exponent at a point; 1 where it has none."""
+    result = _value_or_none(node, point)
+    return 1.0 if result is None else float(abs(result))
+
+
 def proportional(left: Node, right: Node, positive: bool = False) -> bool:
     """Return whether ``left = c * right`` for a constant c != 0 (c > 0 if ``positive``), and no side is constant.
 
@@ -69,16 +137,19 @@ def proportional(left: Node, right: Node, positive: bool = False) -> bool:
     if not names or symbols(left) != symbols(right):
         return False
     factors, values = [], []
-    with mp.workdps(DIGITS[0] + 10):
-        for trial in range(POINTS // 2):
+    digits = _digits(_point(names, 0), left, right)
+    with mp.workdps(digits + 10):
+        for trial in range(POINTS):
             point = _point(names, trial)
             a, b = _value_or_none(left, point), _value_or_none(right, point)
+            if trial >= POINTS // 2 and (a is None or b is None or _is_complex(a) or _is_complex(b)):
+                continue
             if a is None or b is None or abs(a) < 1e-20 or abs(b) < 1e-20:
                 return False
             factors.append(a / b)
             values.append(a)
         spread = max(abs(factor - factors[0]) for factor in factors)
-        same = spread <= abs(factors[0]) * mpmath.mpf(10) ** (6 - DIGITS[0])
+        same = spread <= abs(factors[0]) * mpmath.mpf(10) ** (6 - digits)
         varies = max(abs(value - values[0]) for value in values) > abs(values[0]) * mpmath.mpf(10) ** (6 - DIGITS[0])
     return bool(same and varies and (not positive or (not _is_complex(factors[0]) and mpmath.re(factors[0]) > 0)))
 
@@ -95,6 +166,8 @@ def _point(names: Sequence[str], trial: int, steps: bool = False) -> Point:
         if steps:
             coordinate *= _STEPS_SPREAD
             coordinate = mpmath.nint(coordinate) if trial % 2 or name in _INTEGERS else coordinate
+        if trial >= _FAR:
+            coordinate = abs(coordinate) * (-1) ** trial * 10 ** (trial - _FAR + 2)
         point[name] = coordinate
     return point
 
@@ -118,7 +191,8 @@ def _seed(name: str, trial: int) -> int:
 def _equal_at(point: Point, left: Node, right: Node, decisive: bool = True) -> bool | None:
     """Return whether the sides are equal at a point; None where the point says nothing."""
     differences = []
-    for digits in DIGITS:
+    for attempt in range(2):
+        digits = _digits(point, left, right) if attempt else DIGITS[0]
         with mp.workdps(digits + 10):
             a, b = (_value_or_none(side, point) for side in (left, right))
             if a is None or b is None:

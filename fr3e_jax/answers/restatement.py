@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cached_property, lru_cache
 
+from fr3e_jax.answers.exact_numbers import rational
 from fr3e_jax.answers.expression_shapes import is_name, is_open
 from fr3e_jax.answers.expression_tree import Node, symbols
 from fr3e_jax.answers.limits import Contradiction, Refused, Unreadable
 from fr3e_jax.answers.question_formulas import Formulas, difference_form, is_numeral, notation, question_formulas
 from fr3e_jax.answers.reader import keys, read
 from fr3e_jax.answers.requested_forms import lacks_form
+from fr3e_jax.answers.units import is_thing, unit, words_of
 from fr3e_jax.answers.written_forms import (
     OPERATIONS,
     has_operation,
@@ -30,6 +33,8 @@ from fr3e_jax.verdict import Verdict
 
 RESTATED = Verdict(0.0, "restated")
 OTHER_FORM = Verdict(0.0, "other_form")
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+_WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2}|\\(?:text|mbox|mathrm|mathbf)")
 _SIMPLE = re.compile(r"\s*\$?[-+]?[\d,]+\$?\s*|\s*\$?[A-Za-z]\$?\s*")  # an integer or a letter restates nothing
 _CONVERSION = re.compile(
     r"\b(?:decimal|fraction|percent(?:age)?|mixed number|scientific notation|standard form|interval notation)\b"
@@ -41,13 +46,29 @@ _SEVERAL = ("bracket", "set", "list", "matrix", "union")
 
 def earned(verdict: Verdict, question: str, golds: tuple[str, ...], answer: str) -> Verdict:
     """The verdict, unless it is "right" and the answer restates the question or lacks the form that it asks for."""
-    if verdict.outcome != "right" or not question or _SIMPLE.fullmatch(answer):
+    if verdict.outcome != "right" or _SIMPLE.fullmatch(answer):
         return verdict
-    if len(golds) == 1 and _literally(golds[0], answer):
+    if _WORDS.search(answer) and not any(_literally(gold, answer) for gold in golds):
+        if _says_other_words(question, golds, answer):
+            return Verdict(0.0, "wrong")
+    if not question or (len(golds) == 1 and _literally(golds[0], answer)):
         return verdict
     if restates(question, golds, answer):
         return RESTATED
     return OTHER_FORM if has_other_form(question, golds, answer) else verdict
+
+
+def _says_other_words(question: str, golds: tuple[str, ...], answer: str) -> bool:
+    """Return whether a word after a number names no unit or thing, and neither the question nor a gold answer has it.
+
+    ``24 squared`` is not 24, and ``24 wombats`` is where the question is about wombats.
+    """
+    try:
+        quantities = [node for node in read(answer).walk() if node.head == "measured"]
+    except (Refused, Unreadable, ArithmeticError, RecursionError):
+        return False
+    unknown = set().union(*(unit(node.value).unknown for node in quantities))
+    return bool(unknown) and not all(is_thing(word, words_of(" ".join((question, *golds)))) for word in unknown)
 
 
 def restates(question: str, golds: tuple[str, ...], answer: str) -> bool:
@@ -57,7 +78,8 @@ def restates(question: str, golds: tuple[str, ...], answer: str) -> bool:
     """
     try:
         tree = read(answer)
-        return bool(_readable(golds)) and _restatement(question, golds).of(tree)
+        restatement = _restatement(question, golds)
+        return bool(_readable(golds)) and (restatement.of(tree) or restatement.keeps_unit(tree))
     except (Refused, Unreadable, Contradiction, ArithmeticError):
         return False
     except RecursionError:
@@ -113,6 +135,7 @@ class _Restatement:
         self.gold_folded: dict[str, int] = {}
         self.gold_notations: set[str] = set()
         self.rounded = any(node.head == "decimal" for gold in golds for node in gold.walk())
+        self.gold_units = {unit(node.value) for gold in golds for node in gold.walk() if node.head == "measured"}
         self.closed = not any(map(symbols, golds))
         self.solved = all(map(_is_solved, golds))
         stated = [value for gold in golds for value in _stated(gold)]
@@ -132,6 +155,17 @@ class _Restatement:
         if symbols(answer) and answer.head == "relation" and len(answer.args) == 2 and self._restates(answer):
             return True
         return all(self._restates(value) or self._keeps_notation(value) for value in self._parts(answer))
+
+    def keeps_unit(self, answer: Node) -> bool:
+        """Return whether an answer has a number of the question in a unit that no gold answer has: 3 feet."""
+        if not self.gold_units:
+            return False
+        numbers = {Fraction(number.replace(",", "")) for number in _NUMBER.findall(self.question)}
+        return any(
+            unit(node.value) not in self.gold_units and rational(node.args[0]) in numbers
+            for node in answer.walk()
+            if node.head == "measured" and node.args[0].head in ("number", "decimal")
+        )
 
     def _parts(self, answer: Node) -> tuple[Node, ...]:
         """The values that an answer states; both sides of an equation unless an equation is wanted."""

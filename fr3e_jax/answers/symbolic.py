@@ -18,15 +18,17 @@ from fr3e_jax.answers.exact_numbers import NotRational, Undefined, rational
 from fr3e_jax.answers.expression_tree import INFINITY, Node, number_node, replaced, symbols
 from fr3e_jax.answers.items import single_values
 from fr3e_jax.answers.limits import Contradiction, Refused, Unreadable
-from fr3e_jax.answers.quantity import Quantity, units_conflict
+from fr3e_jax.answers.quantity import Quantity
 from fr3e_jax.answers.quick import REFUSED, RIGHT, WRONG, verdict_on_pair
 from fr3e_jax.answers.reader import readings
+from fr3e_jax.answers.units import conversion
 from fr3e_jax.verdict import Verdict
 
 _STRING_ONLY = Verdict(0.0, "string_only")
 _IMAGINARY = Node("symbol", (), "I")
 _DIGITS = 60
 _SCALE = 10**50
+_CLOSE = Fraction(1, 10**40)
 
 
 def verdict(golds: tuple[str, ...], answer: str, absolute: float, relative: float) -> Verdict:
@@ -69,7 +71,7 @@ def _close(gold: Node, answer: Node, absolute: float, relative: float) -> bool:
     golds, answers = single_values(gold), single_values(answer)
     if len(golds) != len(answers) or any(symbols(side.core) for side in (*golds, *answers)):
         return False
-    if any(units_conflict(a.unit, b.unit) or a.percent != b.percent for a, b in zip(golds, answers, strict=True)):
+    if any(conversion(a.unit, b.unit) != 1 or a.percent != b.percent for a, b in zip(golds, answers, strict=True)):
         return False
     sides = [
         sorted(((NumericArithmetic().real(q.core), q) for q in side), key=lambda pair: pair[0])
@@ -92,6 +94,9 @@ def _rounded(quantity: Quantity) -> bool:
 class NumericArithmetic:
     """Expressions that have a numerical value; others raise ``Unreadable``."""
 
+    def __init__(self):
+        self._values: list[tuple[Node, Fraction]] = []
+
     def equal(self, left: Node, right: Node) -> bool:
         exact = _rational(left), _rational(right)
         if None not in exact:
@@ -113,11 +118,18 @@ class NumericArithmetic:
         return numeric.proportional(opaque(left), opaque(right), positive)
 
     def real(self, node: Node) -> Fraction:
-        exact = _rational(node)
-        if exact is not None:
-            return exact
-        with mp.workdps(_DIGITS):
-            return Fraction(int(mpmath.nint(numeric.real_value(node) * _SCALE)), _SCALE)
+        """A fraction near the value: equal numbers have the same one, others that are close have another one."""
+        value = _rational(node)
+        if value is None:
+            with mp.workdps(_DIGITS):
+                value = Fraction(int(mpmath.nint(numeric.real_value(node) * _SCALE)), _SCALE)
+        for other, close in self._values:
+            if abs(value - close) < _CLOSE and other != node:
+                if numeric.equal(node, other):
+                    return close
+                value = close + (-_CLOSE if numeric.is_less(node, other) else _CLOSE)
+        self._values.append((node, value))
+        return value
 
 
 def opaque(node: Node) -> Node:

@@ -39,13 +39,13 @@ _SCANNER = re.compile(
     r"|(?P<number>\d+(?:\.(?:\d+|(?=/|\\(?:overline|bar|dot))))?|\.\d+)"
     r"|(?P<command>\\[a-zA-Z]+)"
     r"|(?P<letter>[^\W\d_])"
-    r"|(?P<operator><=|>=|!=|==|:=|\*\*|&=|\\\$|\\%|\\\{|\\\}|\\\||\\\\|\\[#&_\[\])])"
+    r"|(?P<operator>\+/-|<=|>=|!=|==|:=|\*\*|&=|\\\$|\\%|\\\{|\\\}|\\\||\\\\|\\[#&_\[\])])"
     r"|(?P<mark>.)",
     re.DOTALL,
 )
 _OPERATORS = {
-    "<=": "\\le", ">=": "\\ge", "!=": "\\ne", "==": "=", ":=": "=", "**": "^", "&=": "=", "\\%": "%", "\\{": "\\{",
-    "\\}": "\\}", "\\|": "\\|", "\\\\": "\\\\", "\\#": "#", "\\&": "&", "\\_": "_",
+    "+/-": "\\pm", "<=": "\\le", ">=": "\\ge", "!=": "\\ne", "==": "=", ":=": "=", "**": "^", "&=": "=", "\\%": "%",
+    "\\{": "\\{", "\\}": "\\}", "\\|": "\\|", "\\\\": "\\\\", "\\#": "#", "\\&": "&", "\\_": "_",
 }  # fmt: skip
 _FORMULA_ENDS = {"\\)", "\\[", "\\]"}
 _CURRENCIES = {"USD", "US", "EUR", "GBP", "Rs", "Rs.", "RMB", "HK"}
@@ -53,7 +53,14 @@ _QUANTITY_ENDS = {"}", ")", "]", "|", "%", "!", r"\pi"}
 _CALCULATION = re.compile(r"[\d\s.,+\-*/^()%{}]+")
 _FORMULA = re.compile(r"(?=.*\\[a-zA-Z])(?:\\[a-zA-Z]+|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])|[\d\s.,+\-*/^()%{}|=_])+")
 _NEXT_FORMULA = re.compile(r"(?<=[^\s$\\])\$\s+\$(?=[^\s$])")
-_MEASURED = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)\s+(\D+)")
+_MEASURED = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)(?:\s+|(?=(?:st|nd|rd|th)\b))(\D+)")
+_HEDGE = re.compile(r"(?:approximately|approx\.?|about|around|roughly|exactly)\s*", re.IGNORECASE)
+_UNIT_SIGNS = (
+    (re.compile(r"\\mu\s*(?=[a-zA-Z])"), "µ"),
+    (re.compile(r"\\Omega\b"), "Ω"),
+    (re.compile(r"\^\{?\\circ\s*\}?"), "°"),
+)
+_UNIT_FRACTION = re.compile(r"\\frac\{([^\d{}]*)\}\{([a-zA-Z^\d]*)\}")
 _GROUPS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 _LEADING_GROUPS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?")
 _OPERATOR_IN_BRACES = re.compile(r"(?<!\\)\{\s*([:;=<>+-])\s*\}")  # which changes the blanks around it
@@ -175,20 +182,30 @@ def _argument(text: str, position: int) -> tuple[str, int]:
 
 def _words(text: str, spaced: bool, tokens: list[Token]) -> list[Token]:
     r"""The tokens of ``\text{...}``: one for words, those of the formula for mathematics."""
-    stripped = unannounced(re.sub(r"\\(?![a-zA-Z{])|[$~]", " ", text)).strip()
-    if not stripped or (not tokens and stripped in _CURRENCIES):
+    stripped = unannounced(re.sub(r"\\[,;:! ]|\\(?![a-zA-Z{])|[$~]", " ", text)).strip()
+    if not stripped or (not tokens and (stripped in _CURRENCIES or _HEDGE.fullmatch(stripped))):
         return []
+    if tokens and tokens[-1].value == r"\mu" and tokens[-1].kind == "command":
+        stripped = f"µ{stripped}"
+        tokens.pop()
     before = tokens[-1] if tokens else None
     numeral = before is not None and before.kind in ("number", "commas")
     after_quantity = numeral or (before is not None and before.value in _QUANTITY_ENDS)
     after_quantity = after_quantity or _after_unit(tokens)
+    if after_quantity and "\\" in stripped:
+        stripped = _UNIT_FRACTION.sub(r"\1/\2", stripped)
+        for sign, letter in _UNIT_SIGNS:
+            stripped = sign.sub(letter, stripped)
     if len(stripped) == 1 and stripped.isalpha() and not (after_quantity and stripped in UNIT_LETTERS):
         return [Token("letter", stripped, spaced)]
     if _CALCULATION.fullmatch(stripped) or _FORMULA.fullmatch(stripped):
         return [Token(t.kind, t.value, spaced or t.spaced) for t in tokenise(stripped)]
-    if measured := _MEASURED.fullmatch(stripped):
-        quantity = tokenise(measured[1])
-        return [*quantity, *_words(measured[2], True, quantity)]
+    if _MEASURED.sub("", stripped) == "":
+        quantities: list[Token] = []
+        for amount, unit in _MEASURED.findall(stripped):
+            quantities += tokenise(amount)
+            quantities += _words(unit, True, quantities)
+        return quantities
     if len(stripped) <= 3 and stripped.isalpha() and before is not None and not after_quantity and stripped.islower():
         return [
             Token("letter", letter, spaced and not index) for index, letter in enumerate(stripped)

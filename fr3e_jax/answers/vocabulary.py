@@ -44,8 +44,8 @@ UNITS = set(
     "meter meters metre metres cent cents dollar dollars euro euros yuan rupee rupees hour hours hr hrs min mins "
     "minute minutes sec secs second seconds day days week weeks month months year years units square cubic sq cu gram "
     "grams kilograms liter liters litre litres gallon gallons degree degrees deg rad radian radians Hz kHz MHz GHz "
-    "kJ kW MW eV keV MeV GeV Pa kPa MPa atm mol kmol people times ways point points percent bits ohms am pm AM "
-    "PM".split()
+    "ns ms kWh MB GB TB kB kJ kW MW eV keV MeV GeV Pa kPa MPa atm mol kmol people times ways point points percent bits "
+    "ohms am pm AM PM".split()
 )
 TEXT_WORDS = {
     **dict.fromkeys(("and", "and,", ", and", "&", r"\and"), Token("mark", "and")),

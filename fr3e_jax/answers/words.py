@@ -6,6 +6,7 @@ import re
 
 from fr3e_jax.answers.limits import Unreadable
 from fr3e_jax.answers.tokens import Token
+from fr3e_jax.answers.units import ORDINALS
 from fr3e_jax.answers.vocabulary import CLOSING, FUNCTION_NAMES, OPENING, PLAIN_WORDS, TEXT_WORDS, UNITS
 
 _PROSE_LETTERS, _PROSE_WORDS = 3, 3
@@ -107,6 +108,9 @@ def _word(letters: list[Token], before: list[Token]) -> list[Token]:
     if word in _RATE_UNITS and _after_unit(before):
         return [Token("text", word, letters[0].spaced)]
     after_quantity = bool(before) and (before[-1].kind in ("number", "text") or before[-1].value in ("}", ")", "%"))
+    raised = [token.value for token in before[-2:] if token.value in "^{"]
+    if word in ORDINALS and (raised[:1] == ["^"] or (after_quantity and not letters[0].spaced)):
+        return [Token("text", word)]
     if after_quantity and (word in UNITS or (len(word) > 3 and letters[0].spaced)):
         return [Token("text", word, letters[0].spaced)]
     return letters

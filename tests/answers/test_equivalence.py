@@ -1,5 +1,6 @@
 """Every pair of equivalence_cases, in the main process and by the judge that a worker runs."""
 
+import edge_cases as edges
 import equivalence_cases as cases
 import held_out_cases as held_out
 import pytest
@@ -22,9 +23,13 @@ def test_different_answers_are_not_right(category, gold, answer):
     assert verdict.outcome in ("wrong", "refused", "string_only")
 
 
-@pytest.mark.parametrize("category", held_out.EQUAL)
-def test_held_out_answers_get_their_verdicts_from_the_judge_and_the_main_process(category):
-    pairs = [(pair, 1.0) for pair in held_out.EQUAL[category]] + [(pair, 0.0) for pair in held_out.DIFFERENT[category]]
+@pytest.mark.parametrize(
+    ("table", "category"),
+    [(table, category) for table in (held_out, edges) for category in table.EQUAL | table.DIFFERENT],
+)
+def test_held_out_and_edge_answers_get_their_verdicts_from_the_judge_and_the_main_process(table, category):
+    pairs = [(pair, 1.0) for pair in table.EQUAL.get(category, ())]
+    pairs += [(pair, 0.0) for pair in table.DIFFERENT.get(category, ())]
     assert not [(pair, reward) for pair, reward in pairs if judge(*pair).reward != reward]
     quick = [(pair, reward, quick_verdict(*pair)) for pair, reward in pairs]
     assert not [(pair, verdict) for pair, reward, verdict in quick if verdict and verdict.reward != reward]
