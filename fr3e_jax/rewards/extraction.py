@@ -13,9 +13,16 @@ from typing import Literal, get_args
 Extraction = Literal["boxed", "answer_line", "boxed_or_hashes"]
 EXTRACTIONS: tuple[str, ...] = get_args(Extraction)
 
-_END_OF_TURN = re.compile(r"<\|im_end\|>|<\|endoftext\|>|<\|im_start\|>|<\|eot_id\|>|</s>|<｜end▁of▁sentence｜>")
+# The marks by which released models end a turn or begin another one.
+_END_OF_TURN = re.compile(
+    r"<\|(?:im_(?:end|start|sep)|end[a-z_]*|eo[smt][a-z_]*|start_(?:header_id|of_role)|return|user|assistant|system)\|>"
+    r"|</s>|<(?:end|start)_of_turn>|<eos>|<｜(?:end▁of▁sentence|User|Assistant)｜>"
+)
 _BRACES = re.compile(r"\\{1,2}(?:boxed|fbox)\s*(?:(?P<open>\{)|(?P<bare>-?\d+|[a-zA-Z](?![a-zA-Z])))|\\[{}\\]|[{}]")
-_ANSWER_LINE = re.compile(r"^[ \t]*\*{0,2}Answer\*{0,2}:(.*)$", re.MULTILINE | re.IGNORECASE)
+_ANSWER_LINE = re.compile(
+    r"^[ \t]*(?:[-+*>#]+[ \t]+)*[*_]{0,3}(?:final[ \t]+)?answer[*_]{0,3}[ \t]*[:：]+(.*)$", re.MULTILINE | re.IGNORECASE
+)
+_NOTHING = re.compile(r"(?:\\[,;:! ]|\\q?quad|[\s~${}])*")
 # Boxes joined by nothing but a conjunction are one answer: \boxed{3} and \boxed{4}.
 _JOINT = re.compile(
     r"[\s$]*(?:\\[()\[\]])?[\s$]*(?:\\q?quad\s*)?(?:,|;|(?:,\s*)?(?:\\text\{)?\s*(?:and|or)\b\s*\}?)[\s$]*(?:\\q?quad\s*)?(?:\\[()\[\]])?[\s$]*"
@@ -55,9 +62,9 @@ def last_boxed(text: str) -> str | None:
     r"""The content of the last closed ``\boxed{...}`` or ``\fbox{...}``, the innermost if boxed twice, or None.
 
     ``\boxed 4`` holds the number or letter that follows. Boxes with only a comma, "and" or "or" between them are one
-    answer of several parts, joined by commas: ``\boxed{3} or \boxed{4}`` is not the answer 4.
+    answer of several parts, joined by commas: ``\boxed{3} or \boxed{4}`` is not the answer 4. Empty boxes do not count.
     """
-    boxes = closed_boxes(text)
+    boxes = [box for box in closed_boxes(text) if not _NOTHING.fullmatch(text, box[1], box[2])]
     if not boxes:
         return None
     if len(boxes) == 1:
@@ -104,10 +111,10 @@ def _joint(text: str, after: int, before: int) -> bool:
 
 
 def _answer_line(text: str) -> str | None:
-    lines = _ANSWER_LINE.findall(text)
+    lines = [line for line in (line.strip(" \t\r*_") for line in _ANSWER_LINE.findall(text)) if line]
     if not lines:
         return None
-    line = lines[-1].strip().strip("*").strip()
+    line = lines[-1]
     boxed = last_boxed(line)
     return boxed if boxed is not None else line
 

@@ -4,6 +4,23 @@ import pytest
 
 from fr3e_jax.rewards.extraction import extract, last_boxed, readable_gold
 
+TURN_ENDS = (
+    "<|im_end|> <|endoftext|> <|eot_id|> <|eom_id|> <|end|> <|end_of_text|> <|end_of_turn|> <|return|> <|user|> </s> <eos> "
+    "<|start_header_id|> <end_of_turn> <start_of_turn> <｜end▁of▁sentence｜> <｜User｜>"
+).split()
+ANSWER_LINES = (
+    *(
+        "Answer : {}",
+        "- Answer: {}",
+        "* Answer: {}",
+        "### Answer: {}",
+        "> Answer: {}",
+        "Final Answer: {}",
+        "Answer： {}",
+    ),
+    *("**Final answer: {}**", "__Answer:__ {}", "- **Answer:** {}", "ANSWER: {}"),
+)
+
 
 @pytest.mark.parametrize(
     ("response", "answer"),
@@ -38,6 +55,11 @@ from fr3e_jax.rewards.extraction import extract, last_boxed, readable_gold
         (r"\boxed", None),
         (r"\boxed{42", None),
         ("", None),
+        *((rf"\boxed{{42}}{mark}\boxed{{7}}", "42") for mark in TURN_ENDS),
+        *((rf"\boxed{{42}}{rest}", "42") for rest in (r" \boxed{}", r". \boxed{$$}", r" so \boxed{\,}", r"\fbox{ }")),
+        (r"\boxed{3}, \boxed{4} and \boxed{}", "3, 4"),
+        (r"\boxed{\ }", None),
+        (r"$a<b>c$ <end> \boxed{42}", "42"),
     ],
 )
 def test_boxed_gives_the_last_closed_box(response, answer):
@@ -55,6 +77,11 @@ def test_boxed_gives_the_last_closed_box(response, answer):
         ("The Answer: 42", None),
         (r"\boxed{42}", None),
         ("Answer:", None),
+        *((line.format("42"), "42") for line in ANSWER_LINES),
+        ("Answer: 42\nAnswer:", "42"),
+        ("Answer: -42", "-42"),
+        ("Answering: 42", None),
+        ("My answer: 42", None),
     ],
 )
 def test_answer_line_gives_the_text_of_the_last_such_line(response, answer):
