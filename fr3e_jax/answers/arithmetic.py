@@ -5,8 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, Protocol
 
-from fr3e_jax.answers.exact_numbers import NotRational, rational
+from fr3e_jax.answers.exact_numbers import NotRational, rational, same_factors
 from fr3e_jax.answers.expression_tree import Node
+from fr3e_jax.answers.limits import Refused
 
 ROUNDED_DIGITS = 6  # significant digits that a decimal needs to stand for a number that has no finite decimal
 
@@ -35,7 +36,12 @@ class ExactArithmetic:
     """Rational numbers, quick and safe enough for the main process; other values raise ``NeedsWorker``."""
 
     def equal(self, left: Node, right: Node) -> bool:
-        a, b = self.real(left), self.real(right)
+        try:
+            a, b = self.real(left), self.real(right)
+        except Refused:
+            if same_factors(left, right):
+                return True
+            raise
         return a == b or rounds_to(left, a, right, b)
 
     def proportional(self, left: Node, right: Node, positive: bool) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from fr3e_jax.answers.brackets import bracket, in_braces, operand, within_bars
-from fr3e_jax.answers.commands import command
+from fr3e_jax.answers.commands import command, environment
 from fr3e_jax.answers.cursor import END, Cursor
 from fr3e_jax.answers.expression_shapes import letters
 from fr3e_jax.answers.expression_tree import Node, listed, literal_node, mixed_number, number_node, three_digits
@@ -35,6 +35,10 @@ def _atom(cursor: Cursor) -> Node:
     if token.value == "{":
         cursor.position -= 1
         return in_braces(cursor)
+    if token.value == "\\{" and cursor.accept("\\begin"):
+        cases = environment(cursor, braced=True)
+        cursor.accept("\\}", ".")
+        return cases
     if token.value in OPENING:
         return bracket(cursor, token.value)
     if token.value in ("|", "\\|"):
@@ -103,6 +107,14 @@ def based(cursor: Cursor, digits: str) -> Node:
 def _named(cursor: Cursor, letter: str) -> Node:
     """A letter with its subscript: a constant, a symbol, or a function that nobody defined."""
     name = letter + cursor.subscript()
+    if name in UNDEFINED_FUNCTIONS:
+        ahead = [cursor.peek(index).value for index in range(6)]
+        if ahead[:1] == ["\\circ"] and ahead[1] in UNDEFINED_FUNCTIONS:  # (f \\circ g)(x)
+            cursor.position += 2
+            return Node("symbol", (), f"{name}∘{ahead[1]}")
+        if ahead == ["^", "{", "-", "1", "}", "("]:
+            cursor.position += 5
+            return _applied(cursor, f"{name}^-1")
     if name == "e":
         return Node("constant", (), "e")
     at_zero = [cursor.peek(ahead).value for ahead in range(3)] == ["(", "0", ")"]

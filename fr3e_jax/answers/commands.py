@@ -7,8 +7,10 @@ from fr3e_jax.answers.brackets import bracket, exponent, in_braces, operand
 from fr3e_jax.answers.cursor import END, Cursor
 from fr3e_jax.answers.expression_tree import Node, integer_value, listed, number_node, product, with_sign
 from fr3e_jax.answers.limits import MATRIX_ENTRIES, Refused, Unreadable
+from fr3e_jax.answers.tokens import Token
 from fr3e_jax.answers.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREEK_SYMBOLS, INVERSE, SETS
 
+_CONDITIONS = {"if", "for", "when", "where", "whenever", "provided"}
 _NO_FURTHER_ARGUMENT = {*FUNCTIONS, "\\log", "(", "["}
 
 
@@ -133,14 +135,16 @@ def _set_mark(cursor: Cursor, script: str) -> str:
     return mark
 
 
-def environment(cursor: Cursor) -> Node:
-    """A matrix or array, after ``\\begin``."""
+def environment(cursor: Cursor, braced: bool = False) -> Node:
+    """A matrix, array or distinction of cases, after ``\\begin``; ``braced``: an array of cases after a brace."""
     kind = _environment_name(cursor)
+    if kind == "cases" or braced:
+        _separate_conditions(cursor)
     if kind == "array" and cursor.next.value == "{":
         while cursor.take().value != "}":
             if cursor.next is END:
                 raise Unreadable("an array has no end")
-    if not kind.endswith("matrix") and kind != "array":
+    if not kind.endswith("matrix") and kind not in ("array", "cases", "aligned"):
         raise Unreadable(f"the environment {kind!r} is not in the grammar")
     rows = _rows(cursor)
     if _environment_name(cursor) != kind:
@@ -148,8 +152,34 @@ def environment(cursor: Cursor) -> Node:
     columns = len(rows[0])
     if any(len(row) != columns for row in rows):
         raise Unreadable("the rows of a matrix differ in length")
+    if kind in ("cases", "aligned") or braced:
+        return _cases(rows)
     matrix = Node("matrix", tuple(entry for row in rows for entry in row), columns)
     return Node("function", (matrix,), "det") if kind == "vmatrix" else matrix
+
+
+def _separate_conditions(cursor: Cursor) -> None:
+    """Write ``&`` for the words and commas before the conditions of a distinction of cases."""
+    end = next((i for i, t in enumerate(cursor.tokens) if i >= cursor.position and t.value == "\\end"), None)
+    separated: list[Token] = []
+    for token in cursor.tokens[cursor.position : end]:
+        condition = token.value == "&" or (token.kind == "text" and token.value.lower().strip(", ") in _CONDITIONS)
+        if condition or token.value == "\\\\":
+            while separated and separated[-1].value in (",", ".", ";", *("&" if condition else "")):
+                separated.pop()
+        separated.append(Token("mark", "&") if condition else token)
+    while separated and separated[-1].value in (",", ".", ";"):
+        separated.pop()
+    cursor.tokens[cursor.position : end] = separated
+
+
+def _cases(rows: list[list[Node]]) -> Node:
+    """Values with their conditions, or a system of equations."""
+    if all(len(row) == 1 and row[0].head == "relation" for row in rows):
+        return Node("list", tuple(row[0] for row in rows), "and")
+    if any(len(row) != 2 for row in rows):
+        raise Unreadable("a case has no condition")
+    return Node("cases", tuple(Node("case", tuple(row)) for row in rows))
 
 
 def _environment_name(cursor: Cursor) -> str:

@@ -13,6 +13,8 @@ from fractions import Fraction
 from fr3e_jax.answers.arithmetic import Arithmetic, as_decimal, last_place
 from fr3e_jax.answers.expression_shapes import (
     as_matrix,
+    choices,
+    clock,
     difference,
     elements,
     infinity_sign,
@@ -41,7 +43,9 @@ from fr3e_jax.answers.items import (
     named_set,
     paired_by_name,
     residue,
+    same_domain,
     same_variable,
+    without_points,
 )
 from fr3e_jax.answers.limits import Contradiction, Unreadable
 from fr3e_jax.answers.matrices import collapsed, has_matrix
@@ -72,8 +76,12 @@ class _Comparison:
         self.arithmetic = arithmetic
 
     def same(self, gold: Node, answer: Node) -> bool:
+        if "list" in (gold.head, answer.head) and choices(gold):
+            if choices(gold) == choices(answer):
+                return True
+        gold, answer = map(without_points, same_variable(*same_domain(gold, answer)))
         systems = is_system(gold) or is_system(answer)
-        gold, answer = (expanded(named_set(condition(side))) for side in same_variable(gold, answer))
+        gold, answer = (expanded(named_set(condition(side))) for side in (gold, answer))
         if "modulo" in (gold.head, answer.head):
             gold, answer = residue(gold), residue(answer)
         if gold.head != answer.head and "list" in (gold.head, answer.head):
@@ -161,6 +169,11 @@ class _Comparison:
                     return all(self.same_values(gold.value, side) for side in answer.value.args)
                 return self.same_equations(gold.equation, answer.value)
             return self.same_sets(gold.value, answer.value)
+        if (
+            _derived(gold.name) != _derived(answer.name)
+            and gold.name.removeprefix("apply:")[:1] == answer.name.removeprefix("apply:")[:1]
+        ):
+            return False  # f'(x) = 3x or f^{-1}(x) = 3x is not f(x) = 3x
         if self.same_values(gold.value, answer.value) or self.same_approximations(gold, answer):
             return True
         both = gold.equation is not None and answer.equation is not None
@@ -221,7 +234,15 @@ class _Comparison:
 
     def same_values(self, gold: Node, answer: Node) -> bool:
         """Return whether two values are equal: quantities, expressions, tuples, intervals, matrices or words."""
-        for special in (self._texts, self._literals, self._ratios, self._vectors, self._containers, self._matrices):
+        for special in (
+            self._texts,
+            self._literals,
+            self._times,
+            self._ratios,
+            self._vectors,
+            self._containers,
+            self._matrices,
+        ):
             verdict = special(gold, answer)
             if verdict is not None:
                 return verdict
@@ -262,6 +283,14 @@ class _Comparison:
             return infinite[0] == infinite[1]
         return None
 
+    def _times(self, gold: Node, answer: Node) -> bool | None:
+        """The verdict on times of day of which one says the half of the day; a time without it may be either."""
+        times = clock(gold), clock(answer)
+        if None in times or not any(said for _, said in times):
+            return None
+        day = 24 * 60 if all(said for _, said in times) else 12 * 60
+        return (times[0][0] - times[1][0]) % day == 0
+
     def _ratios(self, gold: Node, answer: Node) -> bool | None:
         if "ratio" not in (gold.head, answer.head):
             return None
@@ -290,6 +319,8 @@ class _Comparison:
 
     def _containers(self, gold: Node, answer: Node) -> bool | None:
         heads = {gold.head, answer.head}
+        if heads & {"cases", "builder"}:
+            return len(heads) == 1 and (self.ordered if "builder" in heads else self.same_cases)(gold.args, answer.args)
         if not heads & (_SETS | {"bracket", "list", "relation"}):
             return gold == answer if EMPTY_SET in (gold, answer) else None
         if heads == {"bracket"}:
@@ -303,6 +334,12 @@ class _Comparison:
         ):
             return self.unordered(elements(gold), elements(answer))
         return self.same_sets(gold, answer) or (gold.head == answer.head and self._parts(gold, answer))
+
+    def same_cases(self, golds, answers) -> bool:
+        """Return whether two functions have the same values under the same conditions, in any order."""
+        return self._matching(
+            golds, answers, lambda a, b: self.same(a.args[0], b.args[0]) and self.same(a.args[1], b.args[1])
+        )
 
     def _parts(self, gold: Node, answer: Node) -> bool:
         """Return whether unions whose ends are no numbers are equal part by part."""
@@ -366,6 +403,11 @@ class _Comparison:
                 return False
             unmatched = rest
         return not unmatched
+
+
+def _derived(name: str) -> str:
+    """The marks of a derivative or of an inverse in a name."""
+    return "".join(mark for mark in ("'", "''", "^-1") if mark in name)
 
 
 def _contains_name(answer: Item, gold: Item) -> bool:

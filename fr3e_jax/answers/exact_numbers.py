@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from fractions import Fraction
 from functools import partial, reduce
 
 from fr3e_jax.answers.expression_tree import Node, number_node
 from fr3e_jax.answers.limits import EXPONENT, FACTORIAL, TERMS, VALUE_DIGITS, Refused, Unreadable
 
+_PRIMES = 1000
 _BITS = int(VALUE_DIGITS * math.log2(10))
 
 
@@ -33,6 +35,51 @@ def rational(node: Node) -> Fraction:
     if evaluate is None:
         raise NotRational
     return _bounded(evaluate(node))
+
+
+def same_factors(left: Node, right: Node) -> bool:
+    """Return whether two numbers beyond the limits have the same factors: ``9^{9^9}`` and ``3^{2\\cdot9^9}``.
+
+    Sums have to be equal term by term. Prime factors beyond a thousand are not looked for.
+    """
+    try:
+        return _factored_terms(left) == _factored_terms(right)
+    except (NotRational, Refused):
+        return False
+
+
+def _factored_terms(node: Node, sign: int = 1) -> Counter:
+    """How often each term of a sum occurs; a term is its sign and its factors with exponents."""
+    if node.head == "add":
+        return sum((_factored_terms(term, sign) for term in node.args), Counter())
+    if node.head == "negate":
+        return _factored_terms(node.args[0], -sign)
+    return Counter([(sign, frozenset((name, power) for name, power in _factors(node).items() if power))])
+
+
+def _factors(node: Node) -> Counter:
+    """The exponents of the factors of a product of powers, factorials and natural numbers."""
+    factors: Counter = Counter()
+    if node.head == "number" and node.value > 0:
+        for number, side in ((node.value.numerator, 1), (node.value.denominator, -1)):
+            for prime in range(2, _PRIMES):
+                while number > 1 and number % prime == 0:
+                    factors[prime] += side
+                    number //= prime
+            if number > 1:
+                factors[number] += side
+    elif node.head in ("multiply", "divide"):
+        for index, operand in enumerate(node.args):
+            for name, power in _factors(operand).items():
+                factors[name] += power if node.head == "multiply" or not index else -power
+    elif node.head == "power":
+        exponent = rational(node.args[1])
+        factors.update({name: power * exponent for name, power in _factors(node.args[0]).items()})
+    elif node.head == "factorial":
+        factors[f"{rational(node.args[0])}!"] = 1
+    else:
+        raise NotRational
+    return factors
 
 
 def _bounded(value: Fraction) -> Fraction:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from fr3e_jax.answers.characters import UNIT_LETTERS
-from fr3e_jax.answers.expression_tree import INFINITY, Node, symbols, unsigned
+from fr3e_jax.answers.expression_tree import INFINITY, Node, number_node, symbols, unsigned
+from fr3e_jax.answers.units import ORDINALS
 from fr3e_jax.answers.vocabulary import NUMBER_SETS
 
 _TRANSPARENT = {"apply", "bracket", "ratio", "multiply", "function", "degrees", "list"}
 _UNIT_SYMBOLS = {letter: letter for letter in UNIT_LETTERS} | {r"\Omega": "Ω"}
+_ARTICLE = re.compile(r"^(?:an?|the|on) (?=\w{3})")
+_CHOICES = re.compile(r"[A-J](?:\s*(?:,|and|&|,\s*and)\s*[A-J])+")
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 
@@ -35,7 +40,9 @@ def mirrored(relation: Node) -> Node | None:
 def letters(node: Node) -> str:
     """The words that a tree spells, casefolded: \\text{odd} and odd are the same; "" if it is not words."""
     if node.head == "text":
-        return "".join(c for c in node.value.casefold() if c.isalnum())
+        return "".join(c for c in _ARTICLE.sub("", node.value.casefold()) if c.isalnum())
+    if node.head == "measured" and node.args[0].is_integer and node.value in ORDINALS:
+        return dict(enumerate(_ORDINALS, 1)).get(int(node.args[0].value), "")
     if node.head == "symbol" or (node.head == "constant" and len(node.value) == 1):
         return node.value.casefold()
     if node.head == "multiply":
@@ -86,6 +93,44 @@ def named_point(node: Node) -> tuple[str, Node] | None:
     return None
 
 
+def clock(node: Node) -> tuple[int, bool] | None:
+    """The minute of the day of ``3:30 p.m.``, ``15:30`` or ``8 a.m.``, and whether the half of the day is said."""
+    if node.head == "measured":
+        inner, half = node.args[0], node.value.lower().replace(".", "").replace(" ", "")
+        parts = inner.args if inner.head == "ratio" else (inner,)
+    elif node.head == "ratio" and node.args[-1].head == "measured":
+        inner, half = node.args[-1].args[0], node.args[-1].value.lower().replace(".", "").replace(" ", "")
+        parts = (*node.args[:-1], inner)
+    elif node.head == "ratio":
+        parts, half = node.args, ""
+    else:
+        return None
+    if len(parts) > 2 or half not in ("am", "pm", "") or not all(part.is_integer for part in parts):
+        return None
+    hours, minutes = int(parts[0].value), int(parts[1].value) if len(parts) > 1 else 0
+    if hours > 24 or minutes > 59 or (half and hours > 12):
+        return None
+    hours = hours % 12 + 12 * (half == "pm") if half else hours
+    return 60 * hours + minutes, bool(half) or not 1 <= hours <= 12
+
+
+def choices(node: Node) -> tuple[str, ...]:
+    """The letters of ``A, C``, ``AC`` or ``A and C``, in ascending order; () for anything else."""
+    if node.head in ("list", "multiply"):
+        letters = [part.value for part in node.args if part.head in ("symbol", "text")]
+        if len(letters) != len(node.args):
+            return ()
+    else:
+        letters = list(node.value) if node.head == "text" and node.value.isalpha() else []
+        if node.head == "text" and _CHOICES.fullmatch(node.value):
+            letters = re.findall(r"[A-J]\b", node.value)
+    if len(letters) < 2 or not all(letter in tuple("ABCDEFGHIJ") for letter in letters):
+        return ()
+    if node.head == "multiply" and letters != sorted(set(letters)):
+        return ()
+    return tuple(sorted(set(letters)))
+
+
 def is_time(ratio: Node) -> bool:
     """Return whether ``3:45`` is a time of day: with a.m. or p.m., or as ratios of integers are in lowest terms."""
     if len(ratio.args) != 2 or ratio.args[1].head == "measured":
@@ -115,6 +160,8 @@ def is_name(node: Node) -> bool:
         return True
     if node.head == "divide":
         return all(map(is_name, node.args))
+    if node.head == "power" and node.args[0].head == "symbol":  # A^{-1}, of a matrix
+        return node.args[0].value.isupper() and node.args[1] == Node("negate", (number_node(1),))
     return node.head in _TRANSPARENT and bool(node.args) and all(map(is_name, node.args))
 
 

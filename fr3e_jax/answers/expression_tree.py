@@ -31,7 +31,8 @@ class Node:
     | matrix | entries, row by row | number of columns |
     | bracket | items | the two brackets, such as ``[)`` |
     | set, list, union, intersection, difference | items | |
-    | builder | element, condition | |
+    | builder, case | element or value, condition | |
+    | cases | the cases | |
     | relation | operands | operators, one fewer |
     """
 

@@ -69,7 +69,7 @@ def _set_expression(cursor: Cursor) -> Node:
 def _ratio(cursor: Cursor) -> Node:
     """Sums with colons between them; a colon ends the head of ``{x : ...}``."""
     parts = [additive(cursor)]
-    while cursor.next.value == ":" and not (cursor.heading and _is_element(parts[0])) and cursor.accept(":"):
+    while cursor.next.value == ":" and not _ends_heading(cursor, parts[0]) and cursor.accept(":"):
         parts.append(additive(cursor))
     return Node("ratio", tuple(parts)) if len(parts) > 1 else parts[0]
 
@@ -215,6 +215,6 @@ def _measured(cursor: Cursor, quantity: Node) -> Node:
             return Node("measured", (quantity,), " ".join(words))
 
 
-def _is_element(node: Node) -> bool:
-    """Return whether a tree may stand before the colon of ``{x : ...}`` and ``{x \\in \\mathbb{R} : ...}``."""
-    return is_name(node) or node.head == "set_name"
+def _ends_heading(cursor: Cursor, node: Node) -> bool:
+    """Return whether a colon ends the head of ``{x : ...}``, ``{x \\in \\mathbb{R} : ...}`` or ``{2k : k \\in ..}``."""
+    return cursor.heading and (is_name(node) or node.head == "set_name" or cursor.peek(2).value == "\\in")

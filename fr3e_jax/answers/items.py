@@ -11,6 +11,8 @@ from fr3e_jax.answers.expression_tree import Node, symbols
 from fr3e_jax.answers.limits import SIGNS, Refused, Unreadable
 from fr3e_jax.answers.quantity import Quantity, quantity
 
+_PARAMETERS = set("jklmnNKM")
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -47,6 +49,10 @@ def condition(node: Node) -> Node:
         element, described = node.args
         if element.head == "relation" and element.value == ("in",):
             element = element.args[0]
+        if element.head not in ("symbol", "bracket") and described.head != "relation":
+            return node
+        if element.head not in ("symbol", "bracket") and described.value == ("in",):
+            return Node("builder", (element, described))  # {2k : k \\in \\mathbb{Z}}
         if not symbols(element) <= symbols(described):
             raise Unreadable("a set is described by a condition on something else")
         return described
@@ -65,9 +71,10 @@ def expanded(node: Node) -> Node:
             values = expanded(item)
             items += values.args if values.head == "list" and item.head != "list" else (values,)
         return Node(node.head, tuple(items), node.value)
-    if node.head == "relation" and node.value == ("=",) and _count_signs(node.args[1]):
+    if node.head == "relation" and node.value in (("=",), ("!=",)) and _count_signs(node.args[1]):
         values = expanded(node.args[1]).args
-        return Node("list", tuple(Node("relation", (node.args[0], value), ("=",)) for value in values), ",")
+        separator = "," if node.value == ("=",) else "and"
+        return Node("list", tuple(Node("relation", (node.args[0], value), node.value) for value in values), separator)
     signs = _count_signs(node)
     if not signs:
         return node
@@ -76,11 +83,51 @@ def expanded(node: Node) -> Node:
     return Node("list", (_with_signs(node, 1), _with_signs(node, -1)), ",")
 
 
+def without_points(node: Node) -> Node:
+    """``x \\ne 3, 7`` and ``x \\notin \\{3, 7\\}`` as ``x \\ne 3`` and ``x \\ne 7``."""
+    if node.head == "builder":
+        return without_points(condition(node)) if node.args[1].head == "list" else node
+    if node.head == "relation" and node.value == ("notin",) and node.args[1].head == "set":
+        name, points = node.args[0], node.args[1].args
+    elif node.head == "list" and node.args[0].head == "relation" and node.args[0].value == ("!=",):
+        name, first = node.args[0].args
+        points = (first, *node.args[1:])
+        if any(point.head == "relation" for point in points):
+            return node
+    else:
+        return node
+    return Node("list", tuple(Node("relation", (name, point), ("!=",)) for point in points), "and")
+
+
+def same_domain(gold: Node, answer: Node) -> tuple[Node, Node]:
+    """Both sides without the declaration ``k \\in \\mathbb{Z}`` of a parameter at their ends, if they agree on it."""
+    (left, declared), (right, other) = map(_declared, (gold, answer))
+    return (left, right) if declared == other or {declared, other} == {"", "Z"} else (gold, answer)
+
+
+def _declared(node: Node) -> tuple[Node, str]:
+    """A list without its last item ``k \\in \\mathbb{Z}``, and the set in it; "" if there is none."""
+    last = node.args[-1] if node.head == "list" else node
+    if node is last or last.head != "relation" or last.value != ("in",) or last.args[1].head != "set_name":
+        return node, ""
+    if last.args[0].head != "symbol" or last.args[0].value not in _PARAMETERS:
+        return node, ""
+    return (node.args[0] if len(node.args) == 2 else Node("list", node.args[:-1], node.value)), last.args[1].value
+
+
 def same_variable(gold: Node, answer: Node) -> tuple[Node, Node]:
-    """Both sides, with one variable for ``\\{x : x > 1\\}`` and ``\\{y : y > 1\\}``."""
+    """Both sides, with one variable for ``\\{x : x > 1\\}`` and ``\\{y : y > 1\\}``, or ``k\\pi`` and ``n\\pi``."""
+    names = symbols(gold) - symbols(answer), symbols(answer) - symbols(gold)
+    if all(len(side) == 1 and side <= _PARAMETERS for side in names) and _is_family(gold) and _is_family(answer):
+        return gold, substituted(answer, names[1].pop(), Node("symbol", (), names[0].pop()))
     if gold.head == answer.head == "builder" and gold.args[0].head == answer.args[0].head == "symbol":
         return gold, substituted(answer, answer.args[0].value, gold.args[0])
     return gold, answer
+
+
+def _is_family(node: Node) -> bool:
+    """Return whether a tree has a parameter for all integers, as multiples of \\pi or degrees do, or names its set."""
+    return node.has("degrees", "builder") or Node("constant", (), "pi") in node.walk()
 
 
 def named_set(node: Node) -> Node:

@@ -31,6 +31,7 @@ _STEPS_SPREAD, _STEPS_POINTS = 11, 64  # where a value is constant over long ran
 _FAR = 100  # trials from this one on are far from zero, of both signs
 _CORNERS = {"abs", "max", "min", "sgn"}
 _GROWING = {"exp", "sinh", "cosh", "tanh", "coth", "binomial"}
+_SERIES_TERMS, _SERIES_BLOCK = 400, 8
 _INTEGERS = set("kmnKMN")  # names that stand for integers where floors are taken
 _REQUIRED = 3  # points at which both sides must have a value
 
@@ -53,9 +54,12 @@ def equal(left: Node, right: Node) -> bool:
         return _equal_at({}, left, right) is True
     verdicts = []
     steps = _has_steps(left) or _has_steps(right)
+    series = any(
+        child.head == "sum" and child.args[2].value == "infinity" for side in (left, right) for child in side.walk()
+    )
     far = range(_FAR, _FAR + 4) if _has_corners(left) or _has_corners(right) else ()
     for trial in (*range(_STEPS_POINTS if steps else POINTS), *far):
-        point = _point(names, trial, steps)
+        point = _point(names, trial, steps, series)
         try:
             verdict = _equal_at(point, left, right, trial < POINTS // 2 or POINTS <= trial < _FAR)
         except Refused:
@@ -154,7 +158,7 @@ def proportional(left: Node, right: Node, positive: bool = False) -> bool:
     return bool(same and varies and (not positive or (not _is_complex(factors[0]) and mpmath.re(factors[0]) > 0)))
 
 
-def _point(names: Sequence[str], trial: int, steps: bool = False) -> Point:
+def _point(names: Sequence[str], trial: int, steps: bool = False, series: bool = False) -> Point:
     """A coordinate for each name: positive in the first half of the trials, negative in the last one.
 
     In the trials between, the signs of any two of four names are different once: ``|xy|`` is not ``xy``. With ``steps``
@@ -166,6 +170,8 @@ def _point(names: Sequence[str], trial: int, steps: bool = False) -> Point:
         if steps:
             coordinate *= _STEPS_SPREAD
             coordinate = mpmath.nint(coordinate) if trial % 2 or name in _INTEGERS else coordinate
+        if series:
+            coordinate /= 16
         if trial >= _FAR:
             coordinate = abs(coordinate) * (-1) ** trial * 10 ** (trial - _FAR + 2)
         point[name] = coordinate
@@ -333,11 +339,35 @@ def _terms(node: Node, point: Point):
     try:
         first, last = rational(lower), rational(upper)
     except NotRational:
-        return calculus_value(node, point)
+        return _series(node, point) if symbols(node) else calculus_value(node, point)
     if last - first > TERMS or first.denominator != 1 or last.denominator != 1:
         raise Refused(f"a sum or product of more than {TERMS} terms")
     values = [value(substituted(body, node.value, number_node(i)), point) for i in range(int(first), int(last) + 1)]
     return mpmath.fsum(values) if node.head == "sum" else mpmath.fprod(values)
+
+
+def _series(node: Node, point: Point):
+    """An infinite sum whose terms soon fall as those of a geometric series, summed to its last digit.
+
+    Raises:
+      Undefined: they do not, at this point.
+    """
+    body, lower, upper = node.args
+    if node.head != "sum" or getattr(upper, "value", None) != "infinity":
+        return calculus_value(node, point)
+    total, start, block = mpmath.mpf(0), int(rational(lower)), None
+    for first in range(start, start + _SERIES_TERMS, _SERIES_BLOCK):
+        terms = [
+            value(substituted(body, node.value, number_node(index)), point)
+            for index in range(first, first + _SERIES_BLOCK)
+        ]
+        total += mpmath.fsum(terms)
+        before, block = block, max(map(abs, terms))
+        if before is not None and block > before / 2:
+            break
+        if block < mpmath.mpf(10) ** (-mp.dps - 5):
+            return total
+    raise Undefined("an infinite sum does not converge fast enough")
 
 
 def _function(node: Node, point: Point):
@@ -423,6 +453,7 @@ _FUNCTIONS: dict[str, Callable] = {
     **{"lb": lambda argument: _logarithm(argument, 2), "abs": abs, "sgn": mpmath.sign},
     **{"floor": lambda x: mpmath.floor(mpmath.re(x)), "ceil": lambda x: mpmath.ceil(mpmath.re(x))},
     **{"max": lambda *xs: max(map(mpmath.re, xs)), "min": lambda *xs: min(map(mpmath.re, xs))},
+    "cis": mpmath.expj,
     "binomial": lambda n, k: _gamma_like(mpmath.binomial, n, k),
 }
 _EVALUATORS: dict[str, Callable] = {

@@ -60,7 +60,7 @@ def real_set(node: Node, arithmetic: Arithmetic) -> list[Interval]:
 
 
 def _combined(node: Node, arithmetic: Arithmetic) -> list[Interval]:
-    sets = [real_set(intervals, arithmetic) for intervals in node.args]
+    sets = [real_set(Node("set", (part,)) if part.head == "number" else part, arithmetic) for part in node.args]
     result = sets[0]
     for intervals in sets[1:]:
         if node.head == "union":

@@ -14,7 +14,7 @@ from mpmath import mp
 from fr3e_jax.answers import numeric
 from fr3e_jax.answers.arithmetic import as_decimal, rounds, rounds_to
 from fr3e_jax.answers.equality import same
-from fr3e_jax.answers.exact_numbers import NotRational, Undefined, rational
+from fr3e_jax.answers.exact_numbers import NotRational, Undefined, rational, same_factors, substituted
 from fr3e_jax.answers.expression_tree import INFINITY, Node, number_node, replaced, symbols
 from fr3e_jax.answers.items import single_values
 from fr3e_jax.answers.limits import Contradiction, Refused, Unreadable
@@ -98,11 +98,18 @@ class NumericArithmetic:
         self._values: list[tuple[Node, Fraction]] = []
 
     def equal(self, left: Node, right: Node) -> bool:
-        exact = _rational(left), _rational(right)
+        try:
+            exact = _rational(left), _rational(right)
+        except Refused:
+            if same_factors(left, right):
+                return True
+            raise
         if None not in exact:
             return exact[0] == exact[1] or rounds_to(left, exact[0], right, exact[1])
-        if opaque(left) != left and opaque(right) != right and numeric.equal(opaque(left), opaque(right)):
-            return True
+        if opaque(left) != left and opaque(right) != right:
+            pairs = (left, right), (_peeled(left), right), (left, _peeled(right))
+            if any(numeric.equal(opaque(a), opaque(b)) for a, b in pairs):
+                return True
         if numeric.equal(left, right):
             return True
         if _has(left, "ln") != _has(right, "ln") and _has(left, "log") != _has(right, "log"):
@@ -138,9 +145,24 @@ def opaque(node: Node) -> Node:
     If two such trees are equal, so are the sums, and nothing had to be summed.
     """
     if node.head in ("sum", "product") and any(bound.head != "number" for bound in node.args[1:]):
-        parts = tuple(replaced(child, INFINITY, Node("symbol", (), "infinity")) for child in node.args)
-        return Node("apply", parts, f"{node.head} over {node.value}")
+        body, lower, upper = node.args
+        index: Node = Node("symbol", (), "index")
+        if upper == INFINITY:  # from 0 on
+            index, lower = Node("add", (index, lower)), number_node(0)
+        parts = substituted(body, node.value, index), lower, upper
+        return Node(
+            "apply", tuple(replaced(part, INFINITY, Node("symbol", (), "infinity")) for part in parts), node.head
+        )
     return node.mapped(opaque)
+
+
+def _peeled(node: Node) -> Node:
+    """The tree with the first term of each infinite sum before it."""
+    if node.head == "sum" and node.args[2] == INFINITY:
+        body, lower, upper = node.args
+        rest = Node("sum", (body, Node("add", (lower, number_node(1))), upper), node.value)
+        return Node("add", (substituted(body, node.value, lower), rest))
+    return node.mapped(_peeled)
 
 
 def _rational(node: Node) -> Fraction | None:

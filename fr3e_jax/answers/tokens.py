@@ -61,6 +61,15 @@ _UNIT_SIGNS = (
     (re.compile(r"\^\{?\\circ\s*\}?"), "°"),
 )
 _UNIT_FRACTION = re.compile(r"\\frac\{([^\d{}]*)\}\{([a-zA-Z^\d]*)\}")
+_ROW_GAP = re.compile(r"\\\\(?:\*|\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|px)\s*\])")
+# A quantifier over all values of a variable, at the end: "for all real numbers x", "\forall x \in \mathbb{R}".
+_EVERYWHERE = re.compile(
+    r"(?:\s|,|\\q?quad|\\[,;: ])*(?:\\text\s*\{\s*,?\s*|\()?(?:\\forall|\bfor\s+(?:all|every|each|any|integers?))"
+    r"(?:\s|real|integers?|values?|numbers?|of|[,}$])*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*(?:\\in\s*\\mathbb\s*\{?\s*[A-Z]\s*\}?)?[\s}).$]*$"
+)
+_EXCEPT = re.compile(r"all real(?: numbers?)?(?: x)?,? except(?: for)?", re.IGNORECASE)
+_SHORT_WORDS = {"if", "for", "or", "and"}
+_CLOCK = re.compile(r"(\d{1,2}:\d{2})\s*([ap]\.?\s?m\.?|o'clock)?", re.IGNORECASE)
 _GROUPS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 _LEADING_GROUPS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?")
 _OPERATOR_IN_BRACES = re.compile(r"(?<!\\)\{\s*([:;=<>+-])\s*\}")  # which changes the blanks around it
@@ -83,6 +92,10 @@ def tokenise(text: str) -> list[Token]:
     """
     check_length(text)
     text = _NEXT_FORMULA.sub(" , ", fold(text)).replace("...", r"\ldots ")
+    if "for" in text or r"\forall" in text:
+        text = _EVERYWHERE.sub("", text)
+    if r"\begin" in text:
+        text = _ROW_GAP.sub(r"\\\\ ", text)
     text = _OPERATOR_IN_BRACES.sub(r"\1", unannounced(_without_outer_braces(text)))
     if r"\\" in text and r"\begin" not in text and "matrix" not in text:
         text = _DOUBLED.sub(r"\\", text)  # backslashes that were escaped twice
@@ -94,6 +107,9 @@ def tokenise(text: str) -> list[Token]:
         kind, value = match.lastgroup, match[0]
         if kind == "blank":
             spaced = True
+            continue
+        if kind == "command" and value in (r"\color", r"\textcolor"):
+            position = _argument(text, position)[1]
             continue
         if kind == "command" and value == r"\operatorname":
             name, position = _argument(text, position)
@@ -200,13 +216,24 @@ def _words(text: str, spaced: bool, tokens: list[Token]) -> list[Token]:
         return [Token("letter", stripped, spaced)]
     if _CALCULATION.fullmatch(stripped) or _FORMULA.fullmatch(stripped):
         return [Token(t.kind, t.value, spaced or t.spaced) for t in tokenise(stripped)]
+    if _EXCEPT.fullmatch(stripped):
+        return [Token("command", r"\Reals"), Token("command", r"\setminus")]
+    if clock := _CLOCK.fullmatch(stripped):
+        return [*tokenise(clock[1]), *([Token("text", clock[2], True)] if clock[2] else [])]
     if _MEASURED.sub("", stripped) == "":
         quantities: list[Token] = []
         for amount, unit in _MEASURED.findall(stripped):
             quantities += tokenise(amount)
             quantities += _words(unit, True, quantities)
         return quantities
-    if len(stripped) <= 3 and stripped.isalpha() and before is not None and not after_quantity and stripped.islower():
+    if (
+        len(stripped) <= 3
+        and stripped.isalpha()
+        and stripped not in _SHORT_WORDS
+        and before is not None
+        and not after_quantity
+        and stripped.islower()
+    ):
         return [
             Token("letter", letter, spaced and not index) for index, letter in enumerate(stripped)
         ]  # \frac{\mathrm{gb}}{f}

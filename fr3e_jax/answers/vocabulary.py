@@ -10,7 +10,7 @@ CONSTANTS = {
 }  # fmt: skip
 FUNCTION_NAMES = (
     "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth arcsinh arccosh arctanh "
-    "exp ln floor ceil max min gcd lcm det sgn abs"
+    "exp ln floor ceil max min gcd lcm det sgn abs cis"
 ).split()
 INVERTIBLE = "sin cos tan cot sec csc sinh cosh tanh".split()
 FUNCTIONS = {f"\\{name}": name for name in FUNCTION_NAMES} | {

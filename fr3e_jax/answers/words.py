@@ -15,6 +15,7 @@ _NO_SOLUTION = re.compile(
     r"(?:there (?:is|are|exists?) |it has |has )?no (?:real |integer |such |valid |possible )*"
     r"(?:solutions?|values?|numbers?|integers?|roots?|x)(?: exists?)?",
 )
+_ARTICLE = re.compile(r"(?:an|the|on|a(?= [a-z]{4})) (?=[a-z]{3})")
 _ABSENT = re.compile(r"(?:the )?(?:limit )?(?:dne|does not exist|doesn't exist)")
 _RATE_UNITS = UNITS | set("hsgmlL")
 _RATES = [[amount, "/", time] for amount in "mg" for time in "sh"]
@@ -89,13 +90,15 @@ def _phrase(tokens: list[Token]) -> Token | None:
     if not spoken or any(token.kind not in ("letter", "text") for token in spoken):
         return None
     said = "".join(" " * token.spaced + token.value for token in spoken).lower().strip(" .")
+    if article := _ARTICLE.match(said):
+        return Token("text", said[article.end() :])
     if _NO_SOLUTION.fullmatch(said):
         return Token("command", r"\emptyset")
     return Token("text", "DNE") if _ABSENT.fullmatch(said) else None
 
 
 def _text_word(token: Token, called: bool) -> Token:
-    if called and token.kind == "text" and token.value in FUNCTION_NAMES:
+    if (called or token.value == "cis") and token.kind == "text" and token.value in FUNCTION_NAMES:
         return PLAIN_WORDS[token.value]
     return TEXT_WORDS.get(token.value.lower(), token) if token.kind in ("text", "letter", "command") else token
 

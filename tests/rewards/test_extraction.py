@@ -5,8 +5,8 @@ import pytest
 from fr3e_jax.rewards.extraction import extract, last_boxed, readable_gold
 
 TURN_ENDS = (
-    "<|im_end|> <|endoftext|> <|eot_id|> <|eom_id|> <|end|> <|end_of_text|> <|end_of_turn|> <|return|> <|user|> </s> <eos> "
-    "<|start_header_id|> <end_of_turn> <start_of_turn> <｜end▁of▁sentence｜> <｜User｜>"
+    "<|im_end|> <|endoftext|> <|eot_id|> <|eom_id|> <|end|> <|end_of_text|> <|end_of_turn|> <|return|> <|user|> </s> "
+    "<eos> <|start_header_id|> <end_of_turn> <start_of_turn> <｜end▁of▁sentence｜> <｜User｜>"
 ).split()
 ANSWER_LINES = (
     *(
