@@ -27,6 +27,7 @@ from fr3e_jax.answers.written_forms import (
     is_plain,
     leaves,
     size,
+    undone,
     written_form,
 )
 from fr3e_jax.verdict import Verdict
@@ -151,6 +152,15 @@ class _Restatement:
         return question_formulas(self.question)
 
     def of(self, answer: Node) -> bool:
+        """Return whether an answer restates as it is written, or without identities such as ``|3|`` for 3."""
+        if self._restated(answer):
+            return True
+        if not self.formulas.written:
+            return False
+        bare = undone(answer, self.formulas.written | self.gold_forms)
+        return bare != answer and self._restated(bare)
+
+    def _restated(self, answer: Node) -> bool:
         """Return whether an equation or every value of an answer restates; ``(1+i)^4 = -4`` has the value, too."""
         if symbols(answer) and answer.head == "relation" and len(answer.args) == 2 and self._restates(answer):
             return True

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
-from math import gcd
+from math import gcd, log
 
+from fr3e_jax.answers.exact_numbers import NotRational, Undefined, rational
 from fr3e_jax.answers.expression_tree import Node, bound_variable, number_node, replaced, symbols, unsigned
+from fr3e_jax.answers.limits import Refused
 
 _MEASURES = ("measured", "percent", "degrees")
 _BINDERS = ("sum", "product", "integral", "limit")
@@ -23,6 +25,7 @@ OPERATIONS = {
     "add", "negate", "multiply", "divide", "power", "root", "factorial", "modulo", "function", "sum", "product",
     "integral", "derivative", "limit", "intersection", "difference", "plusminus",
 }  # fmt: skip
+_E = Node("constant", (), "e")
 _UNORDERED = ("set", "list", "union", "intersection")
 _MIRRORED = {">": "<", ">=": "<="}
 _SYMMETRIC = {"=", "!=", "~"}
@@ -171,6 +174,61 @@ def _renamed(node: Node) -> Node:
     value = (bound, *node.value[1:]) if node.head == "limit" else bound
     body = replaced(node.args[0], Node("symbol", (), name), Node("symbol", (), bound))
     return Node(node.head, (body, *node.args[1:]), value)
+
+
+def undone(node: Node, written: set[str]) -> Node:
+    r"""The tree without identities: ``|3|``, ``\binom31``, ``\sqrt{3^2}``, ``\log_2 2^3`` and ``\int_0^3 dx`` are 3.
+
+    Operations whose forms are in ``written`` stay; of the others, those that leave a part as it is are undone.
+    """
+    bare = node.mapped(lambda child: undone(child, written))
+    if bare.head not in OPERATIONS or bare.head == "negate" or written_form(bare) in written:
+        return bare
+    bare = _inner(bare)
+    try:
+        value = rational(bare)
+        if bare.head == "divide" and value.denominator != 1:
+            return bare
+        if not any(unsigned(child).args for child in bare.args):
+            return number_node(value)
+        return next((child for child in bare.args if rational(child) == value), _base(bare, value))
+    except (NotRational, Refused, Undefined):
+        return bare
+
+
+def _base(node: Node, value: Fraction) -> Node:
+    """The base of a power in a root that undoes it; else the root itself."""
+    power = node.args[0]
+    return power.args[0] if power.head == "power" and rational(power.args[0]) == value else node
+
+
+def _inner(node: Node) -> Node:
+    """What an operation on something that it undoes, or does not depend on, comes to; else the tree itself."""
+    if node.head not in ("function", "power", "integral", "limit"):
+        return node
+    first, last = node.args[0], node.args[-1]
+    if node.head in ("integral", "limit"):
+        if bound_variable(node) in symbols(first) or len(node.args) == 1:
+            return node
+        width = Node("add", (last, Node("negate", (node.args[1],))))
+        return first if node.head == "limit" else Node("multiply", (first, number_node(rational(width))))
+    if node.head == "power":
+        return last.args[0] if first == _E and last.head == "function" and last.value == "ln" else node
+    if node.value == "binomial" and last == number_node(1):
+        return first
+    bases = {
+        "ln": _E,
+        "lg": number_node(10),
+        "lb": number_node(2),
+        "log": last if len(node.args) == 2 else number_node(10),
+    }
+    base = bases.get(node.value)
+    if first.head == "power" and first.args[0] == base:
+        return first.args[1]
+    if base is not None and base.is_integer and first.is_integer and base.value > 1 and first.value > 0:
+        exponent = round(log(int(first.value), int(base.value)))
+        return number_node(exponent) if base.value**exponent == first.value else node
+    return node
 
 
 def leaves(node: Node) -> Counter[Node]:
