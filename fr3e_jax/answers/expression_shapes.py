@@ -116,6 +116,8 @@ def clock(node: Node) -> tuple[int, bool] | None:
 
 def choices(node: Node) -> tuple[str, ...]:
     """The letters of ``A, C``, ``AC`` or ``A and C``, in ascending order; () for anything else."""
+    if node.value == "or":
+        return ()
     if node.head in ("list", "multiply"):
         letters = [part.value for part in node.args if part.head in ("symbol", "text")]
         if len(letters) != len(node.args):

@@ -207,7 +207,7 @@ def _words(text: str, spaced: bool, tokens: list[Token]) -> list[Token]:
     before = tokens[-1] if tokens else None
     numeral = before is not None and before.kind in ("number", "commas")
     after_quantity = numeral or (before is not None and before.value in _QUANTITY_ENDS)
-    after_quantity = after_quantity or _after_unit(tokens)
+    after_quantity = after_quantity or _after_unit(tokens) or (before is not None and before.kind == "text")
     if after_quantity and "\\" in stripped:
         stripped = _UNIT_FRACTION.sub(r"\1/\2", stripped)
         for sign, letter in _UNIT_SIGNS:
