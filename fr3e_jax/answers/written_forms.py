@@ -203,7 +203,7 @@ def _base(node: Node, value: Fraction) -> Node:
 
 
 def _inner(node: Node) -> Node:
-    """What an operation on something that it undoes, or does not depend on, comes to; else the tree itself."""
+    """The operand of an operation that something inside undoes, or that does nothing; else the tree itself."""
     if node.head not in ("function", "power", "integral", "limit"):
         return node
     first, last = node.args[0], node.args[-1]
