@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.mini_batches import MiniBatch, fill
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
@@ -181,9 +182,10 @@ class Runner:
                 trunks,
                 tokens=tokens,
                 pad_id=0,
-                old_logprobs=lambda t, b: trunks[t].branches[b].sampler_logprobs,
                 key_cost=self.architecture.key_cost,
             )
+            old = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in trunks]
+            fill([MiniBatch(list(range(len(trunks))), trunks, micros)], "old_logprobs", old)
             for micro in micros:
                 gradients, _ = programs.accumulate(self.params, gradients, micro.batch, loss_tokens, 1.0)
             self.params, self.optimizer_state, norm = programs.apply(self.params, self.optimizer_state, gradients)

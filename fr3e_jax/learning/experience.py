@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-
-def _packed(array: np.ndarray, kind: type[np.generic]) -> str:
-    """The bytes of an array as text. A partial batch may have millions of tokens, too many for lists of numbers."""
-    return base64.b64encode(np.ascontiguousarray(array, np.dtype(kind).newbyteorder("<"))).decode("ascii")
+from fr3e_jax.rollouts.requests import Rollout
 
 
-def _unpacked(content: str | list, kind: type[np.generic]) -> np.ndarray:
-    """The array that `_packed` described; earlier checkpoints hold lists."""
-    if isinstance(content, list):
-        return np.asarray(content, kind)
-    return np.frombuffer(base64.b64decode(content), np.dtype(kind).newbyteorder("<")).astype(kind)
+def _content(value: Any) -> Any:
+    """JSON content of a field; an array is its type, its shape and its bytes: it may have millions of numbers."""
+    if not isinstance(value, np.ndarray):
+        return value.item() if isinstance(value, np.generic) else value
+    little_endian = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+    return [value.dtype.name, list(value.shape), base64.b64encode(little_endian).decode("ascii")]
 
 
-def _packed_routes(routes: np.ndarray | None) -> list | None:
-    return None if routes is None else [routes.dtype.name, list(routes.shape), _packed(routes, routes.dtype.type)]
-
-
-def _unpacked_routes(content: list | None) -> np.ndarray | None:
-    if content is None:
-        return None
+def _value(content: Any) -> Any:
+    """The field of which `_content` made JSON."""
+    if not isinstance(content, list):
+        return content
     name, shape, values = content
-    return _unpacked(values, np.dtype(name).type).reshape(shape)
+    kind = np.dtype(name)
+    return np.frombuffer(base64.b64decode(values), kind.newbyteorder("<")).astype(kind).reshape(shape)
 
 
 @dataclass
@@ -65,37 +61,26 @@ class TrainingBranch:
 
     def to_json(self) -> dict[str, Any]:
         """JSON content that `from_json` restores bit for bit."""
-        return {
-            "fork": self.fork,
-            "token_ids": _packed(self.token_ids, np.int32),
-            "advantages": _packed(self.advantages, np.float32),
-            "sampler_logprobs": _packed(self.sampler_logprobs, np.float32),
-            "reward": float(self.reward),
-            "finished": bool(self.finished),
-            "group": int(self.group),
-            "right": bool(self.right),
-            "loss_mask": None if self.loss_mask is None else _packed(self.loss_mask, np.bool_),
-            "routes": _packed_routes(self.routes),
-            "on_trunk": self.on_trunk,
-        }
+        return {field.name: _content(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingBranch:
         """The branch that `to_json` described."""
-        mask = content["loss_mask"]
-        return cls(
-            fork=content["fork"],
-            token_ids=_unpacked(content["token_ids"], np.int32),
-            advantages=_unpacked(content["advantages"], np.float32),
-            sampler_logprobs=_unpacked(content["sampler_logprobs"], np.float32),
-            reward=content["reward"],
-            finished=content["finished"],
-            group=content["group"],
-            right=content["right"],
-            loss_mask=None if mask is None else _unpacked(mask, np.bool_),
-            routes=_unpacked_routes(content["routes"]),
-            on_trunk=content["on_trunk"],
-        )
+        return cls(**{name: _value(value) for name, value in content.items()})
+
+
+def sampled_branch(rollout: Rollout, fork: int, advantages: float | np.ndarray, **options: Any) -> TrainingBranch:
+    """A rollout as a branch that trains with ``advantages``, one or ``[T]``; ``options``: further fields."""
+    return TrainingBranch(
+        fork,
+        rollout.token_ids,
+        np.full(len(rollout.token_ids), advantages, np.float32),
+        rollout.logprobs,
+        finished=rollout.finished,
+        loss_mask=rollout.loss_mask,
+        routes=rollout.routes,
+        **options,
+    )
 
 
 @dataclass
@@ -110,20 +95,14 @@ class TrainingTrunk:
 
     def to_json(self) -> dict[str, Any]:
         """JSON content that `from_json` restores bit for bit."""
-        return {
-            "token_ids": _packed(self.token_ids, np.int32),
-            "step": self.step,
-            "prompt_tokens": self.prompt_tokens,
-            "routes": _packed_routes(self.routes),
-            "branches": [branch.to_json() for branch in self.branches],
-        }
+        content = {name: _content(value) for name, value in vars(self).items() if name != "branches"}
+        return content | {"branches": [branch.to_json() for branch in self.branches]}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingTrunk:
         """The trunk that `to_json` described."""
         branches = [TrainingBranch.from_json(branch) for branch in content["branches"]]
-        ids, routes = _unpacked(content["token_ids"], np.int32), _unpacked_routes(content["routes"])
-        return cls(ids, branches, content["step"], content["prompt_tokens"], routes)
+        return cls(branches=branches, **{name: _value(value) for name, value in content.items() if name != "branches"})
 
 
 def count_rollouts(trunks: list[TrainingTrunk]) -> int:

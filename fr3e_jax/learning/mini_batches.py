@@ -152,7 +152,10 @@ def read_placed(
     """
     pairs = ((mini_batch, micro) for mini_batch in packed for micro in mini_batch.micros)
     running = [(mini_batch, micro, compute(micro)) for mini_batch, micro in pairs]
-    values_by_branch = [[[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch] for _ in range(count)]
+    values_by_branch = [
+        [[np.zeros(len(branch.token_ids), np.float32) for branch in trunk.branches] for trunk in batch]
+        for _ in range(count)
+    ]
     for mini_batch, micro, arrays in running:
         arrays = jax.device_get(arrays)
         if into:

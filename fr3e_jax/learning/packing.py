@@ -68,7 +68,6 @@ def pack(
     tokens: int = 0,
     shards: int = 1,
     aggregation: str = "token_mean",
-    old_logprobs: Callable[[int, int], np.ndarray] | None = None,
     key_cost: float = 0.0,
     own_rows: Callable[[int], np.ndarray] | None = None,
     trained_trunks: bool = False,
@@ -83,7 +82,6 @@ def pack(
       tokens: positions of a micro-batch, padding counted, where shapes are chosen here.
       shards: the number of rows is a multiple of it.
       aggregation: sets the weight of each token in the aggregated sum.
-      old_logprobs: ``(trunk, branch) -> [T]``; None: 0, to be filled in later.
       key_cost: see `plan_rows`.
       own_rows: which of a number of rows are filled (`OptimizerPrograms.own_rows`); None: all.
       trained_trunks: tokens of `TrainingBranch.on_trunk` pass as the trunk (`fr3e_jax.learning.trained_trunks`); all
@@ -100,7 +98,7 @@ def pack(
         shapes = chosen_shapes([(forks, lengths)], longest, tokens=tokens, shards=shards, key_cost=key_cost)
     plan = plan_rows(forks, lengths, shapes, shards=shards, key_cost=key_cost)
     own_rows = own_rows or (lambda rows: np.ones(rows, bool))
-    fill = partial(_filled, trunks=trunks, pad_id=pad_id, aggregation=aggregation, old_logprobs=old_logprobs)
+    fill = partial(_filled, trunks=trunks, pad_id=pad_id, aggregation=aggregation)
     fill = partial(fill, on_trunk=on_trunk, trained_trunks=trained_trunks)
     return [fill(rows, shape, own_rows(shape.rows)) for rows, shape in plan]
 
@@ -113,7 +111,6 @@ def _filled(
     trunks,
     pad_id,
     aggregation,
-    old_logprobs,
     on_trunk: Sequence[Sequence[int]],
     trained_trunks: bool,
 ) -> MicroBatch:
@@ -140,9 +137,6 @@ def _filled(
         put_for_each(batch.weights, weights[stretch])
         put(batch.advantages, _held(members, [branch.advantages for branch in branches]))
         put(batch.sampler_logprobs, _held(members, [branch.sampler_logprobs for branch in branches]))
-        for p, branch in zip(members, branches, strict=True) if old_logprobs is not None else ():
-            old = np.broadcast_to(old_logprobs(p.trunk, p.branch), branch.token_ids.shape)
-            p.of(batch.old_logprobs)[...] = old[p.tokens]
     batch = batch._replace(rows=_with_routes(batch.rows, rows, trunks, spans, starts, local_rows))
     positions = sum(row.filled for row in rows) + sum(p.length for p in spans if p.start < shape.room)
     loss_tokens = int(counted[[n for n, p in enumerate(spans) if p.start < shape.room]].sum())

@@ -19,7 +19,7 @@ from fr3e_jax.learning.finiteness import check_figures, check_scores
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill, read_spans
 from fr3e_jax.learning.routers import ROUTER_LOSS, ROUTER_MEANS, balance_of, load_metrics, mean_loads
-from fr3e_jax.learning.scoring import Scores, gap_metrics, score_batch, score_packed
+from fr3e_jax.learning.scoring import Scores, gap_metrics, score_packed
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.token_advantages import estimate_advantages, estimates_after_scoring
 from fr3e_jax.objectives.losses import aggregation_denominator
@@ -69,7 +69,7 @@ def update_policy(
         scored, estimates = score_full_batch(setup, learner, step, batch, packed)
     with ledger.stage("update"):
         sums, critic_sums = _train(setup, learner, step, batch, packed, scored, ledger)
-    metrics = gap_metrics(setup, batch, scored.old, step) | estimates
+    metrics = gap_metrics(setup.config.loss, batch, scored.old.logprobs, step) | estimates
     if (change := learner.programs.relative_change(learner.params)) is not None:
         metrics["lora/relative_change"] = float(change)
     if scored.critic is not None:
@@ -98,8 +98,8 @@ def score_full_batch(
     if learner.critic is None and not reads_old_logprobs(config):
         unscored = next(iter(packed))
         rest = itertools.islice(packed, 1, None)
-    skip = unscored.members if unscored else ()
-    old = score_batch(setup, learner, batch, rest, entropies=needs_entropies(config), skip=skip)
+    options = {"into": "old_logprobs", "entropies": needs_entropies(config)}
+    old = score_packed(setup, learner, learner.params, batch, rest, **options)
     reference = critic = None
     if learner.reference is not None:
         reference = score_packed(setup, learner, learner.reference, batch, packed).logprobs

@@ -13,7 +13,7 @@ import numpy as np
 from fr3e_jax.configuration.options import configured_call
 from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, Config, ExploreConfig
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at, by_state
 from fr3e_jax.loop.first_return import routes_of_trunk
 from fr3e_jax.objectives.advantages import graded_values, ranged_rewards
@@ -238,17 +238,13 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
     for base in credited:
         prompt = base.group.prompt_ids
         branches = [
-            TrainingBranch(
+            sampled_branch(
+                rollout,
                 len(prompt) + fork,
-                rollout.token_ids,
-                np.full(len(rollout.token_ids), advantage, np.float32),
-                rollout.logprobs,
+                advantage,
                 reward=float(reward),
-                finished=rollout.finished,
                 group=state_number,
                 right=outcome == "right",
-                loss_mask=rollout.loss_mask,
-                routes=rollout.routes,
             )
             for state_number, fork, state, row, rewards, outcomes, trained in zip(
                 *(base.states, base.forks, base.rollouts, base.advantages, base.rewards, base.outcomes, base.trained),
@@ -273,17 +269,12 @@ def _credited_base(rules: AnchorRules, credited: Credited) -> TrainingBranch:
     base = credited.rollout
     cuts = [rules.fork(anchor) for anchor in credited.anchors]
     block = block_numbers(cuts, len(base.token_ids), rules.num_anchors + 1)
-    advantages = np.asarray(credited.block_credit, np.float32)[block]
-    return TrainingBranch(
+    return sampled_branch(
+        base,
         len(credited.group.prompt_ids),
-        base.token_ids,
-        advantages,
-        base.logprobs,
+        np.asarray(credited.block_credit, np.float32)[block],
         reward=float(credited.group.rewards[credited.base]),
-        finished=base.finished,
         group=_OWN_GROUP,
         right=bool(credited.group.right[credited.base]),
-        loss_mask=base.loss_mask,
-        routes=base.routes,
         on_trunk=True,
     )

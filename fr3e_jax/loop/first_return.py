@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from fr3e_jax.configuration.schema import Config, ExploreConfig
-from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.experience import TrainingTrunk, sampled_branch
 from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.prompts import Prompt
@@ -140,17 +140,7 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
         graded = zip(group.rollouts, prompt_advantages, read, group.right, strict=True)
         group.advantages = prompt_advantages
         branches = [
-            TrainingBranch(
-                len(group.prompt_ids),
-                rollout.token_ids,
-                np.full(len(rollout.token_ids), advantage, np.float32),
-                rollout.logprobs,
-                reward=float(reward),
-                finished=rollout.finished,
-                right=bool(right),
-                loss_mask=rollout.loss_mask,
-                routes=rollout.routes,
-            )
+            sampled_branch(rollout, len(group.prompt_ids), advantage, reward=float(reward), right=bool(right))
             for rollout, advantage, reward, right in graded
         ]
         prompt = group.prompt_ids

@@ -19,7 +19,7 @@ import jax
 from fr3e_jax.programs.checksums import checksums
 
 ArrayTree = Any
-FORMAT = 2
+FORMAT = 3
 """The format of checkpoints: content that another number wrote is refused. Raise it when the content changes."""
 JSON_SCALARS = {str, int, float, bool, type(None)}
 

@@ -14,7 +14,7 @@ from fr3e_jax.learning.configured_programs import configured_train_programs
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import mini_batches, pack_mini_batch
-from fr3e_jax.learning.scoring import score_batch
+from fr3e_jax.learning.scoring import score_packed
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.objectives.losses import aggregation_denominator
@@ -93,7 +93,8 @@ def shaped_rows(session, programs, params, batch, tokens: int, tiny_run):
     twin = tiny_run.changed(session, training__micro_batch_tokens=tokens)
     learner = learner_of(programs, params)
     packed = [pack_mini_batch(twin.learning, learner, part) for part in mini_batches(twin.learning, STEP, 0, batch)]
-    scores = score_batch(twin.learning, learner, batch, packed, entropies=True)
+    options = {"into": "old_logprobs", "entropies": True}
+    scores = score_packed(twin.learning, learner, learner.params, batch, packed, **options)
     assert len(packed) == 1
     metrics = shape_mini_batch(twin.learning, learner, STEP, batch, packed[0], scores)
     found = {}

@@ -28,13 +28,9 @@ def trunks() -> list[TrainingTrunk]:
     ]
 
 
-def old_logprobs(trunk: int, branch: int) -> np.ndarray:
-    return np.float32(-100 * trunk - branch)
-
-
 @pytest.mark.parametrize(("tokens", "shards"), [(1, 1), (500, 1), (1000, 2), (10_000, 1), (10_000, 8)])
 def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
-    batches = pack(trunks, tokens=tokens, shards=shards, pad_id=PAD, old_logprobs=old_logprobs)
+    batches = pack(trunks, tokens=tokens, shards=shards, pad_id=PAD)
     placements = [(micro, p) for micro in batches for p in micro.spans]
     everything = [(i, b) for i, trunk in enumerate(trunks) for b in range(len(trunk.branches))]
     assert sorted((p.trunk, p.branch) for _, p in placements) == everything
@@ -45,7 +41,6 @@ def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
         np.testing.assert_array_equal(batch.rows.offset[where], np.arange(len(branch.token_ids)))
         np.testing.assert_array_equal(batch.advantages[where], branch.advantages)
         np.testing.assert_array_equal(batch.sampler_logprobs[where], branch.sampler_logprobs)
-        np.testing.assert_array_equal(batch.old_logprobs[where], old_logprobs(placed.trunk, placed.branch))
         start = batch.rows.start[where][0]
         assert (batch.rows.start[where] == start).all()
         seen = (placed.row, slice(start, start + branch.fork))
@@ -60,7 +55,7 @@ def test_a_process_fills_its_own_rows_as_one_that_fills_all(trunks, process, pad
     if routes:
         lengths = lambda trunk: [(b.fork, len(b.token_ids)) for b in trunk.branches]
         trunks = [training_trunk(n, len(t.token_ids), lengths(t), routes) for n, t in enumerate(trunks)]
-    options = {"tokens": 1000, "shards": 2, "pad_id": pad_id, "old_logprobs": old_logprobs}
+    options = {"tokens": 1000, "shards": 2, "pad_id": pad_id}
     mine = lambda rows: np.arange(rows) // (rows // 2) == process
     whole, part = pack(trunks, **options), pack(trunks, **options, own_rows=mine)
     for all_rows, own in zip(whole, part, strict=True):

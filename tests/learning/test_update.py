@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from encoded_prompts import prepare
 
+from fr3e_jax.configuration.schema import LossConfig
 from fr3e_jax.learning import update
 from fr3e_jax.learning.batch_gradient import batch_gradient
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
@@ -17,7 +19,7 @@ from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, mini_batches, pack_mini_batch, row_options, split_mini_batches
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.learning.scoring import gap_metrics, logprob_gap, sampler_ratio, score_batch, score_packed
+from fr3e_jax.learning.scoring import gap_metrics, score_packed
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
@@ -55,30 +57,20 @@ def updated(session, programs, params, batch, ledger=None):
 
 
 def test_training_trunks_come_back_from_json_bit_for_bit(batch):
-    for trunk in batch:
+    routed = copy.deepcopy(batch[0])
+    routed.routes = np.arange(2 * len(routed.token_ids), dtype=np.int8).reshape(-1, 2)
+    routed.branches[0].loss_mask, routed.branches[0].on_trunk = routed.branches[0].token_ids > 5, True
+    for trunk in [routed, *batch]:
         trunk = copy.deepcopy(trunk)
         trunk.branches[0].advantages[:] = np.float32(0.1) / 3
-        found = TrainingTrunk.from_json(json.loads(json.dumps(trunk.to_json())))
-        assert (found.step, len(found.branches)) == (trunk.step, len(trunk.branches))
-        pairs = [(found.token_ids, trunk.token_ids)]
-        for left, right in zip(found.branches, trunk.branches, strict=True):
-            assert left.fork == right.fork and type(left.fork) is int
-            names = ("token_ids", "advantages", "sampler_logprobs")
-            pairs += [(getattr(left, name), getattr(right, name)) for name in names]
-        for left, right in pairs:
-            assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
-
-
-def test_trunks_of_earlier_checkpoints_come_back_from_lists(batch):
-    content = batch[0].to_json()
-    content["token_ids"] = batch[0].token_ids.tolist()
-    kinds = {"token_ids": np.int32, "advantages": np.float32, "sampler_logprobs": np.float32}
-    for branch, own in zip(content["branches"], batch[0].branches, strict=True):
-        branch |= {name: getattr(own, name).tolist() for name in kinds} | {"loss_mask": own.trains.tolist()}
-    found = TrainingTrunk.from_json(json.loads(json.dumps(content)))
-    for left, right in zip(found.branches, batch[0].branches, strict=True):
-        assert all(getattr(left, name).tobytes() == getattr(right, name).tobytes() for name in kinds)
-        assert left.trains.tolist() == right.trains.tolist()
+        restored = TrainingTrunk.from_json(json.loads(json.dumps(trunk.to_json())))
+        for left, right in zip([restored, *restored.branches], [trunk, *trunk.branches], strict=True):
+            for field in dataclasses.fields(right):
+                was, now = getattr(right, field.name), getattr(left, field.name)
+                if isinstance(was, np.ndarray):
+                    assert (now.dtype, now.shape, now.tobytes()) == (was.dtype, was.shape, was.tobytes())
+                elif field.name != "branches":
+                    assert (type(now), now) == (type(was), was)
 
 
 def test_a_full_batch_is_the_first_trunks_that_hold_enough(batch):
@@ -102,7 +94,7 @@ def test_old_logprobs_equal_the_samplers(session, programs, params, batch):
     for trunk, row in zip(batch, old, strict=True):
         for branch, logprobs in zip(trunk.branches, row, strict=True):
             np.testing.assert_allclose(logprobs, branch.sampler_logprobs, atol=1e-4)
-    gap = logprob_gap(batch, old, STEP)
+    gap = gap_metrics(session.config.loss, batch, old, STEP)
     assert 0 <= gap["logprob_gap/mean"] <= gap["logprob_gap/max"] < 1e-4 and 0 <= gap["logprob_gap/kl"] < 1e-8
 
 
@@ -110,10 +102,10 @@ def test_the_gap_leaves_out_rollouts_of_earlier_steps(batch):
     old = [[branch.sampler_logprobs + 0.5 for branch in trunk.branches] for trunk in batch]
     mixed = [copy.copy(trunk) for trunk in batch]
     mixed[0].step, old[0] = STEP - 1, [branch.sampler_logprobs + 9 for branch in batch[0].branches]
-    assert logprob_gap(mixed, old, STEP)["logprob_gap/max"] == pytest.approx(0.5, abs=1e-4)
-    assert logprob_gap(mixed, old, STEP)["logprob_gap/mean"] == pytest.approx(0.5, abs=1e-4)
-    assert logprob_gap(mixed, old, STEP)["logprob_gap/kl"] == pytest.approx(np.exp(0.5) - 1.5, abs=1e-4)
-    assert logprob_gap(mixed, old, STEP + 1) == {}
+    gap = gap_metrics(LossConfig(), mixed, old, STEP)
+    assert [gap[f"logprob_gap/{name}"] for name in ("mean", "max")] == pytest.approx([0.5, 0.5], abs=1e-4)
+    assert gap["logprob_gap/kl"] == pytest.approx(np.exp(0.5) - 1.5, abs=1e-4)
+    assert not any(name.startswith("logprob_gap") for name in gap_metrics(LossConfig(), mixed, old, STEP + 1))
 
 
 def test_the_sampler_ratio_tells_carried_rollouts_from_fresh_ones():
@@ -126,7 +118,8 @@ def test_the_sampler_ratio_tells_carried_rollouts_from_fresh_ones():
     trunks = [trunk(STEP), trunk(STEP - 2, np.array([True, True, False])), trunk(STEP - 1)]
     ratios = [[0.81, 1.29, 1.31]], [[0.79, 1.0, 9.0]], [[1.31, 1.0, 1.0]]
     old = [[np.log(np.array(row[0], np.float32))] for row in ratios]
-    metrics = sampler_ratio(trunks, old, STEP, 0.2, 0.3)
+    loss = LossConfig(epsilon_low=0.2, epsilon_high=0.3)
+    metrics = gap_metrics(loss, trunks, old, STEP)
     carried = np.abs(np.log([0.79, 1, 1.31, 1, 1]))
     expected = {
         "sampler_ratio/fresh": np.abs(np.log(ratios[0][0])).mean(),
@@ -134,11 +127,8 @@ def test_the_sampler_ratio_tells_carried_rollouts_from_fresh_ones():
         "sampler_ratio/carried": carried.mean(),
         "sampler_ratio/carried_outside": 2 / 5,
     }
-    assert metrics == pytest.approx(expected, rel=1e-5)
-    assert set(sampler_ratio(trunks[:1], old[:1], STEP, 0.2, 0.3)) == {
-        "sampler_ratio/fresh",
-        "sampler_ratio/fresh_outside",
-    }
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert not any("carried" in name for name in gap_metrics(loss, trunks[:1], old[:1], STEP))
 
 
 def test_the_old_logprobs_in_the_rows_are_those_of_the_scoring_pass(session, programs, params, batch):
@@ -146,9 +136,9 @@ def test_the_old_logprobs_in_the_rows_are_those_of_the_scoring_pass(session, pro
     trunks[0].step = STEP - 1
     setup, learner = session.learning, learner_of(programs, params)
     packed = [pack_mini_batch(setup, learner, part) for part in mini_batches(setup, STEP, 0, trunks)]
-    scores = score_batch(setup, learner, trunks, packed)
+    scores = score_packed(setup, learner, learner.params, trunks, packed, into="old_logprobs")
     assert_rows_hold(packed, scores.logprobs)
-    assert gap_metrics(setup, trunks, scores, STEP)["logprob_gap/max"] < 1e-4
+    assert gap_metrics(setup.config.loss, trunks, scores.logprobs, STEP)["logprob_gap/max"] < 1e-4
     for row, true in zip(scores.logprobs, score_trunks(setup, learner_of(programs, params), trunks), strict=True):
         np.testing.assert_allclose(np.concatenate(row), np.concatenate(true), atol=1e-5)
 

@@ -13,6 +13,7 @@ import pytest
 
 from fr3e_jax.configuration.lora_section import TARGETS
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.mini_batches import MiniBatch, fill
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
 from fr3e_jax.objectives.losses import (
@@ -196,7 +197,9 @@ def test_scores_equal_those_of_whole_sequences_and_of_the_training_pass(single, 
         np.testing.assert_allclose(logprobs, expected, rtol=1e-5, atol=1e-5)
         plain = log_softmax(predicting)
         np.testing.assert_allclose(entropies, -(np.exp(plain) * plain).sum(axis=-1), rtol=1e-5, atol=1e-5)
-    micros = pack(TRUNKS, tokens=100, pad_id=0, old_logprobs=lambda i, j: scores[i, j][0])
+    micros = pack(TRUNKS, tokens=100, pad_id=0)
+    packed = MiniBatch(list(range(len(TRUNKS))), TRUNKS, micros)
+    fill([packed], "old_logprobs", [[scores[i, j][0] for j in range(len(t.branches))] for i, t in enumerate(TRUNKS)])
     _, sums = accumulate(single, micros, 1.0)
     np.testing.assert_allclose(sums["ratio"], MASK.sum(), rtol=1e-6)
     assert [sums[name] for name in ("clipped_low", "clipped_high", "clipped_dual")] == [0, 0, 0]
