@@ -82,7 +82,7 @@ class Sampler:
         }
 
     def _gap(self, ids: np.ndarray, start: int) -> list[np.ndarray]:
-        network = self.session.model.network
+        network = self.session.model
         padded = np.zeros((1, -(-len(ids) // 64) * 64), np.int32)
         padded[0, : len(ids)] = ids
         sampler, trainer = (

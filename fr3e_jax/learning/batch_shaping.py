@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fr3e_jax.configuration.options import configured_call
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.schema import LossConfig, ShapingConfig
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.learner import Learner
@@ -20,25 +20,25 @@ from fr3e_jax.programs.shaping_programs import Shaped, Steps, sequence_log_ratio
 from fr3e_jax.rollouts.noise import SHUFFLE
 
 
-def mini_batch_steps(config: Config) -> Steps:
+def mini_batch_steps(shaping: ShapingConfig) -> Steps:
     """The steps that `shape_mini_batch` applies, with their settings."""
-    return tuple(configured_call(config.shaping, name) for name in _names(config))
+    return tuple(configured_call(shaping, name) for name in _names(shaping))
 
 
-def _names(config: Config) -> list[str]:
+def _names(shaping: ShapingConfig) -> list[str]:
     """``shaping.steps`` less a last step that the loss applies."""
-    names = config.shaping.steps
+    names = shaping.steps
     return names[:-1] if names and SHAPING_STEPS[names[-1]].in_loss else names
 
 
-def reads_scores(config: Config) -> bool:
+def reads_scores(shaping: ShapingConfig, loss: LossConfig) -> bool:
     """True if a mini-batch reads scores before its update, for shaping steps or a ratio of whole responses."""
-    return bool(_names(config)) or config.loss.ratio == "sequence"
+    return bool(_names(shaping)) or loss.ratio == "sequence"
 
 
-def needs_entropies(config: Config) -> bool:
+def needs_entropies(shaping: ShapingConfig) -> bool:
     """True if a step reads entropies of the scoring pass."""
-    return any(SHAPING_STEPS[name].reads for name in _names(config))
+    return any(SHAPING_STEPS[name].reads for name in _names(shaping))
 
 
 def shape_mini_batch(
@@ -49,10 +49,11 @@ def shape_mini_batch(
     A step (or GSPO's ratio) may read the current policy. The mini-batch is then scored again if an update has passed
     since the scoring pass.
     """
-    steps, by_sequence = mini_batch_steps(setup.config), setup.config.loss.ratio == "sequence"
+    shaping = setup.config.shaping
+    steps, by_sequence = mini_batch_steps(shaping), setup.config.loss.ratio == "sequence"
     if not steps and not by_sequence:
         return {}
-    reads_current = by_sequence or any(CURRENT_POLICY & {*SHAPING_STEPS[name].reads} for name in _names(setup.config))
+    reads_current = by_sequence or any(CURRENT_POLICY & {*SHAPING_STEPS[name].reads} for name in _names(shaping))
     current = old
     if reads_current and learner.updates != old.updates:
         current = score_packed(setup, learner, learner.params, batch, [mini_batch], entropies=True)

@@ -8,7 +8,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.schema import Config, OptimizerConfig
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.critic_programs import CriticPrograms
@@ -35,7 +35,7 @@ def configured_train_programs(
         abstract_params,
         shardings,
         mesh,
-        _optimizer(config, config.optimizer.learning_rate),
+        _optimizer(config.optimizer, config.optimizer.learning_rate),
         loss=None if supervised else loss_settings(config),
         token_chunk=config.training.token_chunk,
         options=_forward_options(config, architecture, mesh),
@@ -49,7 +49,7 @@ def configured_critic_programs(config: Config, architecture: Architecture, mesh:
     return CriticPrograms(
         architecture,
         mesh,
-        _optimizer(config, config.critic.learning_rate),
+        _optimizer(config.optimizer, config.critic.learning_rate),
         clip=config.critic.clip,
         param_dtype=config.model.param_dtype,
         compute_dtype=config.model.compute_dtype,
@@ -81,8 +81,7 @@ def _forward_options(config: Config, architecture: Architecture, mesh: Mesh) -> 
     return ForwardOptions(training.remat, training.attention_block, training.scan_layers, attention)
 
 
-def _optimizer(config: Config, learning_rate: float) -> optax.GradientTransformation:
-    o = config.optimizer
+def _optimizer(o: OptimizerConfig, learning_rate: float) -> optax.GradientTransformation:
     return make_optimizer(
         learning_rate=learning_rate,
         schedule=o.schedule,

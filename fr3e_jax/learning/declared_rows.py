@@ -183,7 +183,7 @@ def expected_mini_batches(config: Config, count: int, rollouts: int) -> Iterator
             for trunk in _trunks_of_a_prompt(config, expected, random):
                 forks.append([fork for fork, _ in trunk])
                 lengths.append([length for _, length in trunk])
-        yield planned_sizes(forks, lengths, owns_of(config, forks))[:2]
+        yield planned_sizes(forks, lengths, owns_of(config.explore, forks))[:2]
 
 
 def _trunks_of_a_prompt(

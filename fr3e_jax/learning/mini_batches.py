@@ -85,7 +85,7 @@ def row_options(setup: LearningSetup, learner: Learner) -> dict[str, Any]:
         "shards": setup.shards,
         "key_cost": setup.key_cost,
         "own_rows": learner.programs.own_rows,
-        "trained_trunks": trains_trunks(setup.config),
+        "trained_trunks": trains_trunks(setup.config.explore),
     }
 
 

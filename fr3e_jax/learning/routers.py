@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.packing import MicroBatch
 from fr3e_jax.policy.router_sums import Balance
 from fr3e_jax.programs.train_programs import TrainPrograms
@@ -20,15 +19,15 @@ ROUTER_LOSS = {"balance": "loss/balance"}
 """The same of an update's loss, of which the sum is the metric."""
 
 
-def balance_of(config: Config, programs: TrainPrograms, micros: Sequence[MicroBatch]) -> tuple[Balance, ...]:
-    """The loss for balanced experts over the tokens of a mini-batch that train; () where none is asked for.
+def balance_of(coefficient: float, programs: TrainPrograms, micros: Sequence[MicroBatch]) -> tuple[Balance, ...]:
+    """The loss for balanced experts over the tokens of a mini-batch that train; () with coefficient 0.
 
     Where their routes are recorded, the experts' shares are those of the whole mini-batch, counted before its first
     pass, and the loss does not depend on the cut into micro-batches. Else each micro-batch reads its own shares.
     """
-    coefficient, tokens = config.model.experts.balance_coefficient, sum(micro.loss_tokens for micro in micros)
     if not coefficient:
         return ()
+    tokens = sum(micro.loss_tokens for micro in micros)
     if micros[0].batch.rows.branch_routes is None:
         return (Balance(coefficient, tokens),)
     counts = jax.device_get([programs.count_routes(micro.batch) for micro in micros])

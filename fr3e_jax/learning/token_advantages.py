@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.schema import AdvantageConfig, Config
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.mini_batches import PerToken, nested, stacked, trained_tokens
 from fr3e_jax.learning.setup import LearningSetup
@@ -50,7 +50,7 @@ def estimate_advantages(
     advantages = [[branch.advantages for branch in trunk.branches] for trunk in batch]
     divergences = None
     if config.kl.coefficient and config.kl.place == "reward":
-        divergences = _divergences(config, batch, old, reference)
+        divergences = _divergences(config.kl.estimator, batch, old, reference)
         metrics["kl/reward"] = float(trained_tokens(batch, divergences).mean())
     if config.advantage.base_estimator == "gae":
         advantages, returns = _generalised(setup, batch, _token_rewards(setup, batch, divergences), values)
@@ -59,15 +59,15 @@ def estimate_advantages(
         if config.advantage.base_estimator == "reward":
             advantages, _ = _generalised(setup, batch, rewards, None)
         else:
-            advantages = _grouped(config, rewards)
+            advantages = _grouped(config.advantage, rewards)
     if config.advantage.normalise_batch:
         advantages = _normalised(batch, advantages)
     return Estimates(advantages, returns, metrics)
 
 
-def _divergences(config: Config, batch: list[TrainingTrunk], old: PerToken, reference: PerToken) -> PerToken:
+def _divergences(estimator: str, batch: list[TrainingTrunk], old: PerToken, reference: PerToken) -> PerToken:
     """k(π_old, π_ref) of each token; 0 for tokens that do not train."""
-    divergences = token_divergences(stacked(old), stacked(reference), estimator=config.kl.estimator)
+    divergences = token_divergences(stacked(old), stacked(reference), estimator=estimator)
     return nested(batch, np.where(_trained_mask(batch), divergences, 0.0))
 
 
@@ -98,9 +98,9 @@ def _generalised(
     return nested(batch, advantages), nested(batch, returns)
 
 
-def _grouped(config: Config, rewards: PerToken) -> PerToken:
+def _grouped(a: AdvantageConfig, rewards: PerToken) -> PerToken:
     """Group advantages from the sums of the branches' token rewards, constant over each branch."""
-    a, advantages = config.advantage, []
+    advantages = []
     for row in rewards:
         sums = np.array([[array.sum() for array in row]], np.float32)
         estimates = group_advantages(sums, estimator=a.base_estimator, unbiased_std=a.unbiased_std)[0]

@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.schema import ExploreConfig
 
 
-def trains_trunks(config: Config) -> bool:
+def trains_trunks(explore: ExploreConfig) -> bool:
     """True if a run trains base rollouts beside the branches of their states."""
-    return config.explore.enabled and config.explore.block_credit and config.explore.train_states
+    return explore.enabled and explore.block_credit and explore.train_states
 
 
-def owns_of(config: Config, forks: Sequence[Sequence[int]]) -> list[list[bool]]:
+def owns_of(explore: ExploreConfig, forks: Sequence[Sequence[int]]) -> list[list[bool]]:
     """Which branches are bases on their own trunk, in plans that name the base as its trunk's last branch.
 
     ``forks[i][b]``: of branch b of trunk i. A trunk whose branches all have one fork is a prompt.
     """
-    trains = trains_trunks(config)
+    trains = trains_trunks(explore)
     return [[trains and index == len(row) - 1 and row[-1] < max(row) for index in range(len(row))] for row in forks]
 
 

@@ -98,7 +98,7 @@ def score_full_batch(
     if learner.critic is None and not reads_old_logprobs(config):
         unscored = next(iter(packed))
         rest = itertools.islice(packed, 1, None)
-    options = {"into": "old_logprobs", "entropies": needs_entropies(config)}
+    options = {"into": "old_logprobs", "entropies": needs_entropies(config.shaping)}
     old = score_packed(setup, learner, learner.params, batch, rest, **options)
     reference = critic = None
     if learner.reference is not None:
@@ -121,7 +121,7 @@ def score_full_batch(
 
 def reads_old_logprobs(config: Config) -> bool:
     """True if shaping steps, a ratio of whole responses or a divergence in the reward read them before an update."""
-    return reads_scores(config) or (config.kl.coefficient > 0 and config.kl.place == "reward")
+    return reads_scores(config.shaping, config.loss) or (config.kl.coefficient > 0 and config.kl.place == "reward")
 
 
 def _write_reference(setup: LearningSetup, packed: Iterable[MiniBatch], scored: Scored) -> None:
@@ -176,7 +176,11 @@ def mini_batch_gradient(
     denominator = float(aggregation_denominator(mini_batch.counted, loss.aggregation, norm_length=longest))
     gradients = learner.programs.zero_gradients(learner.params)
     sums_of_calls, at_start = [], float(mini_batch is scored.unscored)
-    numbers = setup.loss_temperature, at_start, *balance_of(setup.config, learner.programs, mini_batch.micros)
+    numbers = (
+        setup.loss_temperature,
+        at_start,
+        *balance_of(setup.config.model.experts.balance_coefficient, learner.programs, mini_batch.micros),
+    )
     for micro in mini_batch.micros:
         learner.trained_on = (micro.batch, denominator, *numbers)
         gradients, sums_of_call = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)

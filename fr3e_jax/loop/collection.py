@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from fr3e_jax.loop.round_size import certain_rounds
 from fr3e_jax.loop.run_report import no_signal_message
 from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.policy.network import Params
+from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.session.session import Session
 
@@ -33,22 +34,12 @@ class NoSignal(RuntimeError):
     """Several rounds in a row gave nothing to train on."""
 
 
-class StageDisplay(Protocol):
-    """A console as the stages of a step see it."""
-
-    def stage(self, name: str) -> None:
-        """Show the stage that begins."""
-
-    def note(self, text: str) -> None:
-        """Show a line."""
-
-
 @dataclass(frozen=True)
 class StepStages:
     """The stages of a step: shown, timed, and compared between processes."""
 
     step: int
-    display: StageDisplay
+    display: Console
     ledger: TokenLedger
     processes: Processes
 
@@ -82,7 +73,7 @@ class Batch:
         return float(np.mean([group.rewards.mean() for group in self.groups])) if self.groups else None
 
 
-def collect(session: Session, state: TrainingState, display: StageDisplay) -> Batch:
+def collect(session: Session, state: TrainingState, display: Console) -> Batch:
     """Run rounds until ``training.batch_rollouts`` rollouts are ready to train.
 
     The next step starts with the surplus (``training.surplus=carry``), or the surplus is dropped.
@@ -157,7 +148,7 @@ def return_and_explore(
             explored = roll_out_states(session, policy, step, anchored)  # sampled and graded
             credited = assign_advantages(config, explored)
             stages.agree("explore", agreement.of_values, credited)
-            trunks += explored_trunks(config, step, credited)
+            trunks += explored_trunks(explore, step, credited)
     silent = _observe_yield(state, groups, trunks, config.rollout.prompts_per_round if rounds > 1 else len(groups))
     batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)
     state.kept_bases.add(step, groups, credited)
@@ -184,7 +175,7 @@ def return_to_kept_bases(
         state.kept_bases.learn(explored)
         credited = credit_visits(explored, config.advantage)
         stages.agree("return", agreement.of_values, credited)
-        trunks = explored_trunks(config, step, credited)
+        trunks = explored_trunks(config.explore, step, credited)
     batch.silent_rounds = 0 if trunks else batch.silent_rounds + 1
     batch.returned += credited
     batch.trunks = batch.trunks + trunks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,14 +15,12 @@ from fr3e_jax.configuration.evaluation_sets import best_metric, set_metric, set_
 from fr3e_jax.configuration.schema import EvaluationConfig
 from fr3e_jax.data.task import held_out_split
 from fr3e_jax.loop.prompts import summary_of
-from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
+from fr3e_jax.loop.rollout_entries import Entry
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.problem import Problem
 from fr3e_jax.rollouts.noise import EVALUATION
 from fr3e_jax.rollouts.requests import Branch, Rollout, Sampling, TrunkRequest
-from fr3e_jax.runs.rollout_parts import WHOLE, Part
-from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
 from fr3e_jax.verdict import Verdict
@@ -39,30 +37,16 @@ class HeldOut:
     settings: EvaluationConfig
 
 
-def settings_of(plans: Mapping[str, EvaluationConfig], usual: EvaluationConfig, problem: Problem) -> EvaluationConfig:
-    """The settings of a problem's set: of its split if ``plans`` names that, else of its card, else the usual ones."""
-    card, split = problem.extra.get("dataset", ""), problem.id.rpartition("/")[0]
-    return plans.get(split) or plans.get(card) or usual
-
-
-def benchmark_names(problems: Sequence[Problem]) -> Callable[[Problem], str]:
-    """A function that names a problem's set: its card, or ``card/split`` if several splits of it are evaluated."""
-    sets = {(problem.extra.get("dataset", ""), problem.id.rpartition("/")[0]) for problem in problems}
-    splits = Counter(card for card, _ in sets)
-
-    def name(problem: Problem) -> str:
-        card = problem.extra.get("dataset", "")
-        return problem.id.rpartition("/")[0] if splits[card] > 1 else card
-
-    return name
-
-
 class Selection(NamedTuple):
     """The held-out problems of an evaluation, and those that it had to skip."""
 
     chosen: list[HeldOut]
     too_long: int
     unspeakable: list[str]  # a line for each problem that cannot be encoded
+
+
+def _card_and_split(problem: Problem) -> tuple[str, str]:
+    return problem.extra.get("dataset", ""), problem.id.rpartition("/")[0]
 
 
 def held_out_problems(session: Session) -> Selection:
@@ -80,12 +64,14 @@ def held_out_problems(session: Session) -> Selection:
     too_long: Counter[str] = Counter()
     unspeakable: dict[str, list[str]] = {}
     several = len(data.eval) > 1  # a single set ends when it is full: the split may be very long
-    name_of = benchmark_names(problems if several else ())
+    # A set is named by its card, or by card/split if several splits of the card are evaluated.
+    splits = Counter(card for card, _ in {_card_and_split(problem) for problem in problems}) if several else Counter()
     plans, usual = set_settings(session.config.evaluation, session.config.data.eval), session.config.evaluation
     for index in range(len(problems)):
         problem = problems[index]
-        benchmark = name_of(problem)
-        settings = settings_of(plans, usual, problem)
+        card, split = _card_and_split(problem)
+        benchmark = split if splits[card] > 1 else card
+        settings = plans.get(split) or plans.get(card) or usual
         if counts[benchmark] == settings.prompts:
             if several:
                 continue
@@ -122,15 +108,8 @@ class Evaluation:
     """Of each problem, the greedy answer first."""
     verdicts: Sequence[Sequence[Verdict]]
 
-    def entries(self, step: int, part: Part = WHOLE) -> list[Entry]:
-        """The responses in one ``part``, as they are stored; ``step``: training steps that the weights have seen."""
-        return of_part(list(self._entries(step)), part)
-
-    def records(self, step: int) -> Iterator[RolloutRecord]:
-        """The records of all responses, as token ids alone."""
-        return records_of(self.entries(step), None)
-
-    def _entries(self, step: int) -> Iterator[Entry]:
+    def entries(self, step: int) -> Iterator[Entry]:
+        """The responses as they are stored; ``step``: training steps that the weights have seen."""
         for held_out, rollouts, verdicts in zip(self.problems, self.rollouts, self.verdicts, strict=True):
             for sample, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True)):
                 fields = {

@@ -74,14 +74,12 @@ class Anchored:
         return int(self.parent.rsplit("/", 1)[1]) if self.parent else self.base
 
 
-def anchored_at(
-    group: PromptGroup, base: int, anchors: list[int], rules: AnchorRules, *, fresh: bool, parent: str = ""
-) -> Anchored:
+def anchored_at(group: PromptGroup, base: int, anchors: list[int], rules: AnchorRules, *, fresh: bool) -> Anchored:
     """A base rollout with the states that ``anchors`` open; with ``fresh`` S_0 is one of them."""
     states, forks = list(range(1, len(anchors) + 1)), [rules.fork(anchor) for anchor in anchors]
     if fresh:
         states, forks = [0, *states], [0, *forks]
-    return Anchored(group=group, base=base, anchors=anchors, states=states, forks=forks, parent=parent)
+    return Anchored(group=group, base=base, anchors=anchors, states=states, forks=forks)
 
 
 @dataclass(frozen=True, kw_only=True)

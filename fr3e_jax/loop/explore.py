@@ -229,7 +229,7 @@ def _has_signal(advantage: AdvantageConfig, rewards: np.ndarray, advantages: np.
     return not is_degenerate(rewards)
 
 
-def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list[TrainingTrunk]:
+def explored_trunks(explore: ExploreConfig, step: int, credited: list[Credited]) -> list[TrainingTrunk]:
     """Training trunks: base rollouts, with the new tokens of their trained states' rollouts as branches.
 
     With ``explore.block_credit`` the base's own response is a branch too.
@@ -253,8 +253,8 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
             if trained
             for rollout, advantage, reward, outcome in zip(state, row, rewards, outcomes, strict=True)
         ]
-        if config.explore.block_credit and any(base.block_credit):
-            branches.append(_credited_base(anchor_rules(config.explore), base))
+        if explore.block_credit and any(base.block_credit):
+            branches.append(_credited_base(anchor_rules(explore), base))
         if branches:
             ids = np.concatenate([prompt, base.rollout.token_ids])
             routes = routes_of_trunk([rollout for state in base.rollouts for rollout in state], len(ids))

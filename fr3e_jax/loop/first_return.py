@@ -29,7 +29,9 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
     Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict arrives:
     only the caches of chosen bases are kept. The groups have the order of ``prompts``.
     """
-    r, requests = session.config.rollout, base_requests(session, step, prompts)
+    config, requests = session.config, base_requests(session, step, prompts)
+    # The estimator of pass@k reads which responses are right, the others read rewards.
+    reads_verdicts = config.advantage.base_estimator == "pass_at_k" and not config.explore.enabled
     groups: dict[int, PromptGroup] = {}
     nothing = np.zeros(0, np.int32)
     grading = Grading(session.grader, lambda index, _: (prompts[index].problem, nothing))
@@ -43,27 +45,22 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
         rewards = rewards_of(verdicts)
         outcomes = [verdict.outcome for verdict in verdicts]
         group = PromptGroup(prompt.position, prompt.problem, prompt.token_ids, rollouts, rewards, outcomes=outcomes)
-        group.kept = not (r.reject_degenerate and is_degenerate(_read_rewards(session.config, group)))
-        group.chosen = choose_bases(session.config.explore, session.noise, step, group)
+        degenerate = is_degenerate(group.right if reads_verdicts else group.rewards)
+        group.kept = not (config.rollout.reject_degenerate and degenerate)
+        group.chosen = choose_bases(config.explore, session.noise, step, group)
         groups[index] = group
         return group.chosen
 
-    if not (session.config.explore.enabled or session.config.tools.branching):
+    if not (config.explore.enabled or config.tools.branching):
         # Nothing will be promoted, so lanes keep no hidden states and wait for no verdict.
         for index, rollouts in enumerate(session.sampler.sample(params, requests, ended=grading.ended)[0]):
             choose_when_graded(index, rollouts, True)
         return [groups[index] for index in range(len(prompts))]
-    sample = partial(sample_branching, session) if session.config.tools.branching else session.sampler.sample
+    sample = partial(sample_branching, session) if config.tools.branching else session.sampler.sample
     _, promoted = sample(params, requests, choose_when_graded, grading.ended)
     for (index, base), trunk in promoted.items():
         groups[index].trunks[base] = trunk
     return [groups[index] for index in range(len(prompts))]
-
-
-def _read_rewards(config: Config, group: PromptGroup) -> np.ndarray:
-    """The rewards that the group's advantages read, ``[R]``; for pass@k, which responses are right."""
-    verdicts_alone = config.advantage.base_estimator == "pass_at_k" and not config.explore.enabled
-    return group.right if verdicts_alone else group.rewards
 
 
 def base_requests(session: Session, step: int, prompts: list[Prompt]) -> list[TrunkRequest]:

@@ -64,9 +64,8 @@ class KeptBases:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON content for a checkpoint."""
-        state = asdict(self)
-        del state["settings"]
-        return state
+        bases = [vars(base) | {"episode": base.episode and asdict(base.episode)} for base in self.bases]
+        return {name: value for name, value in vars(self).items() if name != "settings"} | {"bases": bases}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the state that `state_dict` described."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from fr3e_jax.loop.evaluate import Evaluation
 from fr3e_jax.loop.expansion import Credited, PromptGroup
-from fr3e_jax.loop.rollout_entries import Entry, bytes_of, records_of
+from fr3e_jax.loop.rollout_entries import Entry, bytes_of, of_part, records_of
 from fr3e_jax.loop.state import TrainingState
-from fr3e_jax.loop.step_report import rollout_entries, rollout_records
+from fr3e_jax.loop.step_report import rollout_entries
 from fr3e_jax.loop.tree_table import held_out_table, tree_table
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background
@@ -77,7 +77,7 @@ class Records:
     def rollouts(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
         """Store this process's part of a step's rollouts, and show trackers their trees where that is due."""
         if self._runtime.store_rollouts:
-            entries = rollout_entries(step, groups, credited, self._opened.part)
+            entries = rollout_entries(step, groups, credited)
             self._store(f"the rollouts of step {step}", step, entries, "step")
         if self._runtime.trackers and step % TABLE_EVERY == 0:
             self._write(f"the table of step {step}", self._show_trees, step, groups, credited)
@@ -85,8 +85,7 @@ class Records:
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Write the metrics of an evaluation, and its responses if they are kept."""
         if self._runtime.store_rollouts:
-            entries = evaluation.entries(step, self._opened.part)
-            self._store(f"the evaluation of step {step}", step, entries, "eval")
+            self._store(f"the evaluation of step {step}", step, evaluation.entries(step), "eval")
         if self._runtime.trackers:
             self._write(f"the table of step {step}", self._show_held_out, step, evaluation)
         self.metrics(step, evaluation.metrics, kind="eval")
@@ -100,9 +99,10 @@ class Records:
             self._opened.lock.check()
             self._background.write(content, function, *arguments)
 
-    def _store(self, content: str, step: int, entries: list[Entry], stem: str) -> None:
+    def _store(self, content: str, step: int, entries: Iterable[Entry], stem: str) -> None:
         self._opened.lock.check()
         write = partial(rollout_store.write_rollouts, self._opened.directory, step, stem=stem, part=self._opened.part)
+        entries = of_part(entries, self._opened.part)
         records = records_of(entries, self._opened.session.texts)
         self._background.write(content, write, records, size_bytes=bytes_of(entries))
 
@@ -113,8 +113,9 @@ class Records:
 
     def _show_trees(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
         decode = self._opened.session.texts.codec.decode
-        self._trackers.table("rollouts", step, *tree_table(rollout_records(step, groups, credited), decode))
+        records = records_of(rollout_entries(step, groups, credited))
+        self._trackers.table("rollouts", step, *tree_table(records, decode))
 
     def _show_held_out(self, step: int, evaluation: Evaluation) -> None:
         decode = self._opened.session.texts.codec.decode
-        self._trackers.table("held_out", step, *held_out_table(evaluation.records(step), decode))
+        self._trackers.table("held_out", step, *held_out_table(records_of(evaluation.entries(step)), decode))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
-from fr3e_jax.session.texts import RecordTexts, Texts
+from fr3e_jax.session.texts import Texts
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Entry:
         arrays = (rollout.token_ids, rollout.logprobs, rollout.entropies, rollout.magnitudes, rollout.tool_written)
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def record(self, texts: RecordTexts | None = None) -> RolloutRecord:
+    def record(self, texts: Texts | None = None) -> RolloutRecord:
         """The record; without ``texts`` it has token ids alone."""
         rollout = self.rollout
         return RolloutRecord(
@@ -43,18 +43,18 @@ class Entry:
             answers=answer_spans(rollout.tool_written),
             turns=[[turn.end, turn.reward] for turn in rollout.episode.turns] if rollout.episode else [],
             **self.fields,
-            **(texts.of(self.gold, self.fields["prompt_ids"], rollout, self.prefix) if texts else {}),
+            **(texts.of_record(self.gold, self.fields["prompt_ids"], rollout, self.prefix) if texts else {}),
         )
 
 
-def records_of(entries: Iterable[Entry], texts: Texts | None) -> Iterator[RolloutRecord]:
+def records_of(entries: Iterable[Entry], texts: Texts | None = None) -> Iterator[RolloutRecord]:
     """The record of each entry; its texts are made when it is asked for."""
-    record_texts = RecordTexts(texts) if texts else None
-    return (entry.record(record_texts) for entry in entries)
+    return (entry.record(texts) for entry in entries)
 
 
-def of_part(entries: Sequence[Entry], part: Part) -> list[Entry]:
+def of_part(entries: Iterable[Entry], part: Part) -> list[Entry]:
     """The entries of one part, which has about as many tokens as any other; the parts in order are all entries."""
+    entries = list(entries)
     return [entries[n] for n in part.of([len(entry.rollout.token_ids) + 1 for entry in entries])]
 
 

@@ -21,7 +21,7 @@ from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.records import Records
 from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_message, run_summary
-from fr3e_jax.loop.state import open_state
+from fr3e_jax.loop.state import as_json, open_state
 from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
 from fr3e_jax.programs import explore_programs
 from fr3e_jax.runs.background import Background, WriteFailed
@@ -71,7 +71,7 @@ class TrainingRun:
             sampled_tokens=ledger.sampled_tokens,
             compiled=lambda: compilations().programs,
         )
-        self.session.sampler.watch.report = self.console.progress
+        self.session.sampler.report = self.console.progress
         decoder, weights = self.session.sampler.engine.programs, self.session.sampler.weights
         programs = [decoder, self.state.learner.programs, weights, explore_programs]
         profiled_steps = runtime.profile_steps * processes.first
@@ -229,7 +229,7 @@ class TrainingRun:
             self.background.drain()  # a checkpoint claims that everything up to its step is on disk
             self.opened.lock.check()
             host = self.last_finished or self._host_state()
-            self.opened.checkpoints.save(host["step"], state.learner.arrays(), host, host["evaluated"])
+            self.opened.checkpoints.save(host["step"], state.learner.arrays(), as_json(host), host["evaluated"])
             self.saved_at = time.monotonic()
         self.callback.on_checkpoint(host["step"])
 

@@ -31,7 +31,7 @@ class TrainingState:
     resets: ReferenceResets = field(default_factory=ReferenceResets)
 
     def host_state(self, identity: dict[str, Any]) -> dict[str, Any]:
-        """JSON content of a checkpoint beside the learner's arrays.
+        """Content of a checkpoint beside the learner's arrays; later steps do not change it, `as_json` makes it JSON.
 
         No generator has a state: the seed in ``identity`` and names such as the step key all noise.
         """
@@ -42,7 +42,7 @@ class TrainingState:
             "updates": self.learner.updates,
             "before": self.before,
             "evaluated": self.evaluated,
-            "partial_batch": [trunk.to_json() for trunk in self.carried],
+            "partial_batch": list(self.carried),
             "kept_bases": self.kept_bases.state_dict(),
             "yields": asdict(self.yields),
             "reference_resets": asdict(self.resets),
@@ -59,6 +59,11 @@ class TrainingState:
         self.carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
         self.yields = Yield(**host["yields"])
         self.resets = ReferenceResets(**host["reference_resets"])
+
+
+def as_json(host: dict[str, Any]) -> dict[str, Any]:
+    """JSON content of what `TrainingState.host_state` returned."""
+    return host | {"partial_batch": [trunk.to_json() for trunk in host["partial_batch"]]}
 
 
 def open_state(opened: OpenedRun, ledger: TokenLedger) -> tuple[TrainingState, Restored | None]:

@@ -9,13 +9,10 @@ import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup, are_right
-from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
+from fr3e_jax.loop.rollout_entries import Entry
 from fr3e_jax.rollouts.requests import Rollout
-from fr3e_jax.runs.rollout_parts import WHOLE, Part
-from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.session.grading import ResponseGrader
 from fr3e_jax.session.sampler import Sampler
-from fr3e_jax.session.texts import Texts
 from fr3e_jax.verdict import Outcome
 
 
@@ -116,25 +113,8 @@ def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
     }
 
 
-def rollout_records(
-    step: int, groups: list[PromptGroup], credited: list[Credited], texts: Texts | None = None
-) -> Iterator[RolloutRecord]:
-    """Records of every rollout of a step, as `rollout_entries` has them.
-
-    Without ``texts`` the records hold token ids alone.
-    """
-    return records_of(rollout_entries(step, groups, credited), texts)
-
-
-def rollout_entries(step: int, groups: list[PromptGroup], credited: list[Credited], part: Part = WHOLE) -> list[Entry]:
-    """The rollouts of a step in one ``part``, about as many tokens as in any other.
-
-    Explored rollouts follow their base; those from kept bases come last.
-    """
-    return of_part(list(_entries(step, groups, credited)), part)
-
-
-def _entries(step: int, groups: list[PromptGroup], credited: list[Credited]) -> Iterator[Entry]:
+def rollout_entries(step: int, groups: list[PromptGroup], credited: list[Credited]) -> Iterator[Entry]:
+    """The rollouts of a step. Explored rollouts follow their base; those from kept bases come last."""
     by_base = {(e.group.position, e.base): e for e in credited if not e.parent}
     for group in groups:
         for n, rollout in enumerate(group.rollouts):

@@ -31,7 +31,7 @@ from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.mesh import rollout_shape, training_shape
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.size_buckets import power_of_two
-from fr3e_jax.session.placed_network import lora_settings
+from fr3e_jax.session.adapters_and_experts import lora_settings
 
 _WIDTH = {"float32": 4, "bfloat16": 2}
 
@@ -344,7 +344,7 @@ class Estimator:
         again = config.training.remat == "block"
         products = 3 if self.lora is None else 2  # no gradient of a frozen kernel
         flops = rows * (layers * (products + again if backward else 1))
-        scored = lanes * length + trunk * trains_trunks(config)
+        scored = lanes * length + trunk * trains_trunks(config.explore)
         flops += 2 * rows * scored * a.vocab_size * a.hidden_size * (products if backward else 1)
         passes = 2 + again if backward else 1
         return Estimate(

@@ -27,8 +27,8 @@ from fr3e_jax.planning.tuning import Change, advise, changed, cheaper, program_n
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.experts import routes_type
 from fr3e_jax.programs.fused_rows import chosen_attention
+from fr3e_jax.session.adapters_and_experts import check_experts
 from fr3e_jax.session.model import configured_architecture
-from fr3e_jax.session.placed_network import check_experts
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def _first(trunks: list[TrunkBranches], rollouts: int) -> list[TrunkBranches]:
 
 def _positions(config: Config, trunks: Sequence[TrunkBranches]) -> int:
     """Positions of the trunks as far as branches see them, and of the branches that do not lie on them."""
-    on_trunk = int(trains_trunks(config))  # the last branch of each is the trunk's own response
+    on_trunk = int(trains_trunks(config.explore))  # the last branch of each is the trunk's own response
     ends = [fork + length * on_trunk for fork, length in (trunk[-1] for trunk in trunks)]
     forks = [max(end, *(fork for fork, _ in trunk)) for end, trunk in zip(ends, trunks, strict=True)]
     return sum(forks) + sum(length for trunk in trunks for _, length in trunk[: len(trunk) - on_trunk])

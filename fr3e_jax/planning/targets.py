@@ -44,8 +44,7 @@ from fr3e_jax.programs.mesh import (
 from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
 from fr3e_jax.rollouts.requests import STREAM_NAMES
-from fr3e_jax.session.model import configured_architecture, model_on
-from fr3e_jax.session.placed_network import decoder_programs
+from fr3e_jax.session.model import configured_architecture, decoder_programs, model_on
 
 PROGRAMS = ("reshard", "prefill", "decode", "promote", "explore", "score", "accumulate", "apply")
 _STOP_IDS = 2
@@ -84,12 +83,11 @@ class Programs:
         self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context, expert=m.expert)
         self.decoding = rollout_mesh(self.mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
         model = model_on(self.mesh, config, self.architecture, self.decoding)
-        network = model.network
-        self.weights = network.weights
-        self.decoder = decoder_programs(config, network, self.architecture, self.decoding, keeps_routes=True)
+        self.weights = model.weights
+        self.decoder = decoder_programs(config, model, self.decoding, keeps_routes=True)
         self.training: TrainPrograms = model.train_programs(config)
         self.trained, self.gradients = model.sharded_abstract_params(), self.training.abstract_gradients()
-        base = network.base
+        base = model.base
         self.base = {} if base is None else {"base of the adapters": abstract_arrays(base.abstract, base.shardings)}
         self.params = self.trained if base is None else Adapted(*self.base.values(), self.trained)
         self.rollout_params = abstract_arrays(self.weights.abstract, self.weights.shardings)
@@ -217,7 +215,9 @@ class Programs:
 
     def _micro_batch(self) -> TrainRows:
         routes = RecordedRoutes(self.decoder.routes, self.decoder.routes_type) if self.decoder.routes else None
-        return self.training.abstract_batch(self.largest, trained_trunks=trains_trunks(self.config), routes=routes)
+        return self.training.abstract_batch(
+            self.largest, trained_trunks=trains_trunks(self.config.explore), routes=routes
+        )
 
     def _scalar(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((), np.float32, sharding=replicated(self.mesh))

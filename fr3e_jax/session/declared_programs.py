@@ -47,7 +47,7 @@ def declare_programs(
             declare(program, policy)
     decoder.declare(declare, rollout_params, shapes, decoder_calls(session))
     routes = RecordedRoutes(decoder.routes, decoder.routes_type) if decoder.routes else None
-    options = {"trained_trunks": trains_trunks(config), "routes": routes}
+    options = {"trained_trunks": trains_trunks(config.explore), "routes": routes}
     batches = [programs.abstract_batch(shape, **options) for shape in shapes.rows]
     if critic is not None and batches:
         critic.declare(declare, trained, [batch.rows for batch in batches])

@@ -7,12 +7,14 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 from flax import nnx
 from jax.sharding import Mesh
 
 from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config, ModelConfig
 from fr3e_jax.hub import model_directory
 from fr3e_jax.learning.configured_programs import configured_critic_programs, configured_train_programs
@@ -20,19 +22,20 @@ from fr3e_jax.policy.adapter_files import load_adapters
 from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
-from fr3e_jax.policy.lora import LoraSettings, initial_adapters
-from fr3e_jax.policy.network import Params, initial_params
+from fr3e_jax.policy.int8 import with_scales
+from fr3e_jax.policy.lora import LoraSettings, build_adapted_network, initial_adapters, joined
+from fr3e_jax.policy.network import Params, build_network, initial_params
 from fr3e_jax.programs.checksums import checksums
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
-from fr3e_jax.programs.frozen_base import merged_as_stored
+from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.fused_rows import chosen_attention
 from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, rollout_mesh
+from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.train_programs import TrainPrograms
 from fr3e_jax.runs.checkpoint_content import flatten_arrays
-from fr3e_jax.session.placed_network import PlacedNetwork, decoder_programs, place_network
+from fr3e_jax.session.adapters_and_experts import check_experts, lora_settings
 
 _OF_ADAPTERS = 7_919  # folded into the key of the seed; the base draws from the key itself
 
@@ -142,40 +145,30 @@ class Model:
 
     architecture: Architecture
     mesh: Mesh
-    network: PlacedNetwork
-
-    @property
-    def graphdef(self) -> nnx.GraphDef:
-        """The network of training and scoring."""
-        return self.network.graphdef
-
-    @property
-    def abstract_params(self) -> Params:
-        """Shapes and types of what is trained."""
-        return self.network.abstract
-
-    @property
-    def param_shardings(self) -> Params:
-        """The shardings of what is trained."""
-        return self.network.shardings
+    graphdef: nnx.GraphDef  # of training and scoring
+    abstract_params: Params  # shapes and types of what is trained
+    param_shardings: Params  # of what is trained
+    decoding_graphdef: nnx.GraphDef
+    weights: RolloutWeights
+    lora: LoraSettings | None = None  # None: all weights are trained
+    base: FrozenBase | None = None  # with ``lora``
 
     def fresh_params(self, config: Config) -> Params:
         """The weights or adapters that a run starts from: `starting_weights` or `starting_adapters`."""
         layout = (self.abstract_params, self.param_shardings)
-        if self.network.lora is None:
+        if self.lora is None:
             return starting_weights(config, self.architecture, *layout)
-        return starting_adapters(config, self.architecture, self.network.lora, *layout)
+        return starting_adapters(config, self.architecture, self.lora, *layout)
 
     def whole(self, params: Params) -> Params:
         """All weights of the network, with the adapters in ``params`` merged into their base, in the base's type."""
-        base = self.network.base
-        return params if base is None else merged_as_stored(base)(base.below(params))
+        return params if self.base is None else merged_as_stored(self.base)(self.base.below(params))
 
     def base_fingerprint(self) -> str:
         """A hash of the weights below the adapters; "" without adapters."""
-        if self.network.base is None:
+        if self.base is None:
             return ""
-        hashes = checksums(flatten_arrays(self.network.base.params()))
+        hashes = checksums(flatten_arrays(self.base.params()))
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
     def sharded_abstract_params(self) -> Params:
@@ -185,8 +178,7 @@ class Model:
     def train_programs(self, config: Config, *, supervised: bool = False) -> TrainPrograms:
         """The training programs of the run; ``supervised``: those of ``fr3e sft``."""
         network = (self.architecture, self.graphdef, self.abstract_params, self.param_shardings)
-        options = {"supervised": supervised, "base": self.network.base}
-        return configured_train_programs(config, *network, self.mesh, **options)
+        return configured_train_programs(config, *network, self.mesh, supervised=supervised, base=self.base)
 
     def critic_programs(self, config: Config) -> CriticPrograms | None:
         """The programs of PPO's value network; None if the method has no critic."""
@@ -199,17 +191,54 @@ def model_on(mesh: Mesh, config: Config, architecture: Architecture, decoding: M
     """The network on ``mesh``; ``decoding``: the mesh of rollouts, if it is another one.
 
     Raises:
-      MeshMismatch: the mesh does not fit the network.
-      ConfigError, UnsupportedModel, FileNotFoundError: the adapters in ``model.lora`` cannot be used.
+      MeshMismatch: a mesh does not fit the network.
+      ConfigError, UnsupportedModel, FileNotFoundError: see `lora_settings`, `check_experts`, `build_adapted_network`.
     """
-    load = partial(starting_weights, config, architecture)
-    return Model(architecture, mesh, place_network(config, architecture, mesh, decoding or mesh, load))
+
+    def on(where: Mesh, abstract: Any, axes: Any) -> Any:
+        prefix = "mesh." if where is mesh else "mesh.rollout_"
+        return param_shardings(where, abstract, axes, architecture, prefix=prefix)
+
+    check_experts(config, architecture)
+    types = {"param_dtype": config.model.param_dtype, "compute_dtype": config.model.compute_dtype}
+    graphdef, abstract, axes = network = build_network(architecture, **types)
+    shardings, lora = on(mesh, abstract, axes), lora_settings(config)
+    merges = lora is not None and config.model.lora.rollouts == "merged"
+    adapted = None if lora is None else build_adapted_network(architecture, lora, **types)
+    read, dtype = network if adapted is None or merges else adapted, config.rollout.param_dtype
+    if dtype == INT8:
+        dtype, scaled = config.model.compute_dtype, types | {"completed": with_scales}
+        beside = lora is not None and not merges
+        read = build_adapted_network(architecture, lora, **scaled) if beside else build_network(architecture, **scaled)
+    decoding_graphdef, like, names = read[0], *map(joined, read[1:])
+    layouts = (like, on(mesh, like, names), on(decoding or mesh, like, names), dtype)
+    if adapted is None:
+        weights = RolloutWeights(*layouts)
+        return Model(architecture, mesh, graphdef, abstract, shardings, decoding_graphdef, weights)
+    adapted_graphdef, both, names = adapted
+    load_base = partial(starting_weights, config, architecture, abstract, shardings)
+    base = FrozenBase(abstract, shardings, lora.scale, load_base)
+    weights = RolloutWeights(*layouts, base=base, merges=merges)
+    adapters = both.adapters, on(mesh, both.adapters, names.adapters)
+    return Model(architecture, mesh, adapted_graphdef, *adapters, decoding_graphdef, weights, lora, base)
 
 
-def open_model(
-    config: Config, vocab_size: int, *, keeps_routes: bool = False
-) -> tuple[Model, DecoderPrograms, RolloutWeights]:
-    """The model that ``config`` names, the programs that decode with it, and the rollout layout of its weights.
+def decoder_programs(config: Config, model: Model, mesh: Mesh, *, keeps_routes: bool) -> DecoderPrograms:
+    """The decoder's programs on the ``mesh`` of rollouts.
+
+    ``keeps_routes``: rollouts may train. With router replay the programs then record the experts of each token.
+    """
+    return DecoderPrograms(
+        model.decoding_graphdef,
+        model.architecture,
+        mesh,
+        records_routes=keeps_routes and config.model.experts.router_replay,
+        attention=chosen_attention(config.model.attention, mesh.devices.flat[0].platform, model.architecture.head_dim),
+    )
+
+
+def open_model(config: Config, vocab_size: int, *, keeps_routes: bool = False) -> tuple[Model, DecoderPrograms]:
+    """The model that ``config`` names, and the programs that decode with it.
 
     ``vocab_size``: number of tokens of the tokenizer; ``keeps_routes``: see `decoder_programs`.
 
@@ -223,5 +252,4 @@ def open_model(
     chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
     decoding = rollout_mesh(mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     model = model_on(mesh, config, architecture, decoding)
-    programs = decoder_programs(config, model.network, architecture, decoding, keeps_routes=keeps_routes)
-    return model, programs, model.network.weights
+    return model, decoder_programs(config, model, decoding, keeps_routes=keeps_routes)

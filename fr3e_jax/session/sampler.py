@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import RolloutWeights
@@ -15,12 +15,36 @@ from fr3e_jax.rollouts.toolbox import Toolbox
 
 
 @dataclass
-class ResponseCounter:
-    """Tells how many responses of a call have ended: ``report(done, total)``."""
+class Sampler:
+    """The rollout engine of a run with the run's tools or environment, if it has any."""
 
+    engine: RolloutEngine
+    weights: RolloutWeights
+    toolbox: Toolbox | None = None
     report: Callable[[int, int], None] | None = None
+    """Is told how many responses of a call have ended, and how many it samples; None: nobody is."""
 
-    def counting(self, requests: Sequence[TrunkRequest], ended: Ended | None) -> Ended | None:
+    def sample(
+        self,
+        params: Params,
+        requests: Sequence[TrunkRequest],
+        select: Selector | None = None,
+        ended: Ended | None = None,
+    ) -> tuple[list[list[Rollout]], dict[Key, CachedTrunk]]:
+        """`RolloutEngine.sample` with the run's tools. ``params``: from ``weights.of``."""
+        ended = self._reporting(requests, ended)
+        if self.toolbox is None:
+            return self.engine.sample(params, requests, select, ended)
+        with contextlib.closing(ToolCalls(self.toolbox, requests)) as calls:
+            return self.engine.sample(params, requests, select, ended, calls)
+
+    def sample_uncounted(self, params: Params, requests: Sequence[TrunkRequest], ended: Ended) -> list[list[Rollout]]:
+        """The rollouts of `sample` without a selector; nothing is counted."""
+        results, _ = self.sample(params, requests, ended=ended)
+        self.engine.take_counts()
+        return results
+
+    def _reporting(self, requests: Sequence[TrunkRequest], ended: Ended | None) -> Ended | None:
         """``ended``, which also reports; as it is if nobody wants a report."""
         report = self.report
         if report is None:
@@ -36,33 +60,3 @@ class ResponseCounter:
                 ended(rollouts)
 
         return counted
-
-
-@dataclass
-class Sampler:
-    """The rollout engine of a run with the run's tools or environment, if it has any."""
-
-    engine: RolloutEngine
-    weights: RolloutWeights
-    toolbox: Toolbox | None = None
-    watch: ResponseCounter = field(default_factory=ResponseCounter)
-
-    def sample(
-        self,
-        params: Params,
-        requests: Sequence[TrunkRequest],
-        select: Selector | None = None,
-        ended: Ended | None = None,
-    ) -> tuple[list[list[Rollout]], dict[Key, CachedTrunk]]:
-        """`RolloutEngine.sample` with the run's tools. ``params``: from ``weights.of``."""
-        ended = self.watch.counting(requests, ended)
-        if self.toolbox is None:
-            return self.engine.sample(params, requests, select, ended)
-        with contextlib.closing(ToolCalls(self.toolbox, requests)) as calls:
-            return self.engine.sample(params, requests, select, ended, calls)
-
-    def sample_uncounted(self, params: Params, requests: Sequence[TrunkRequest], ended: Ended) -> list[list[Rollout]]:
-        """The rollouts of `sample` without a selector; nothing is counted."""
-        results, _ = self.sample(params, requests, ended=ended)
-        self.engine.take_counts()
-        return results

@@ -153,7 +153,7 @@ def open_sampler(
     """
     codec = texts.codec
     with as_config_error():
-        model, programs, weights = open_model(config, len(codec), keeps_routes=keeps_routes)
+        model, programs = open_model(config, len(codec), keeps_routes=keeps_routes)
         toolbox = None
         tool = load_tool(config.tools) if make is None else environment_tool(make, config.environment)
         if tool is not None:
@@ -165,4 +165,4 @@ def open_sampler(
             vocabulary = model.architecture.vocab_size
             toolbox = Toolbox(tool, form, codec, vocabulary, programs, processes, config.seed)
     engine = RolloutEngine(programs, declared_shapes(config), seed=config.seed, pad_id=codec.pad_id)
-    return model, Sampler(engine, weights, toolbox)
+    return model, Sampler(engine, model.weights, toolbox)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -34,35 +36,23 @@ class Texts:
         self, gold: str, prompt_ids: np.ndarray, rollout: Rollout, prefix: np.ndarray | None = None
     ) -> dict[str, str]:
         """The texts of a stored rollout: ``prefix`` are the response's tokens before the rollout's own."""
-        return RecordTexts(self).of(gold, prompt_ids, rollout, prefix)
+        return {
+            "gold": gold,
+            "prompt": self._decoded(prompt_ids),
+            "prefix": "" if prefix is None else self._decoded(prefix),
+            "response": self.response_text(rollout.token_ids, rollout.finished),
+        }
+
+    def _decoded(self, ids: np.ndarray) -> str:
+        return self._decoded_bytes(np.asarray(ids, np.int32).tobytes())
+
+    @cached_property
+    def _decoded_bytes(self) -> Callable[[bytes], str]:
+        """The text of int32 token ids. Neighbouring records share their prompt and prefix, so the last ones stay."""
+        return lru_cache(4)(lambda ids: self.codec.decode(np.frombuffer(ids, np.int32), special_tokens=True))
 
     def response_text(self, token_ids: np.ndarray, finished: bool) -> str:
         """The text of a whole response without its stop token; other special tokens stay visible to the verifier."""
         # An environment may end a response with a turn, which no stop token need end.
         stopped = finished and len(token_ids) and int(token_ids[-1]) in self.codec.stop_ids
         return self.codec.decode(token_ids[:-1] if stopped else token_ids, special_tokens=True)
-
-
-class RecordTexts:
-    """The texts of stored rollouts, one after the other: the prompt and the prefix of neighbours are made once."""
-
-    def __init__(self, texts: Texts):
-        self._texts = texts
-        self._made: dict[str, tuple[np.ndarray, str]] = {}  # the last tokens of each field, and their text
-
-    def of(
-        self, gold: str, prompt_ids: np.ndarray, rollout: Rollout, prefix: np.ndarray | None = None
-    ) -> dict[str, str]:
-        """The same as `Texts.of_record`."""
-        return {
-            "gold": gold,
-            "prompt": self._once("prompt", prompt_ids),
-            "prefix": "" if prefix is None else self._once("prefix", prefix),
-            "response": self._texts.response_text(rollout.token_ids, rollout.finished),
-        }
-
-    def _once(self, field: str, ids: np.ndarray) -> str:
-        last = self._made.get(field)
-        if last is None or last[0] is not ids:
-            last = self._made[field] = ids, self._texts.codec.decode(ids, special_tokens=True)
-        return last[1]

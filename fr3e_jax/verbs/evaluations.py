@@ -23,7 +23,7 @@ from fr3e_jax.configuration.evaluation_sets import best_metric
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.hub import model_directory
 from fr3e_jax.loop.evaluate import Evaluation, evaluate
-from fr3e_jax.loop.rollout_entries import records_of
+from fr3e_jax.loop.rollout_entries import of_part, records_of
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.compilation import compilations
@@ -122,7 +122,7 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
         return Result(name, stored, best_metric(config.evaluation, config.data.eval), str(folder.path))
     shown = config.runtime.console if session.processes.first else "none"
     console = Console(shown, stream=sys.stderr, compiled=lambda: compilations().programs)
-    session.sampler.watch.report = console.progress
+    session.sampler.report = console.progress
     with console:
         console.stage(f"evaluating {name}")
         with as_config_error():
@@ -146,7 +146,7 @@ def _store(processes: Processes, folder: RunDirectory, step: int, evaluation: Ev
     shared = processes.all_see(folder.path)
     share = Part(processes.index, processes.count) if shared else WHOLE
     if shared or processes.first:
-        records = records_of(evaluation.entries(step, share), texts)
+        records = records_of(of_part(evaluation.entries(step), share), texts)
         rollout_store.write_rollouts(folder, step, records, stem="eval", part=share)
     processes.agree(f"evaluation of step {step}, stored")
 

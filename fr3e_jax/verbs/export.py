@@ -106,7 +106,7 @@ def export_run(
         if adapter:
             with replaced_directory(directory, record) as filled:
                 where = {"base": model.path, "dtype": record["dtype"]}
-                save_adapters(filled, architecture, policy.network.lora, params, **where)
+                save_adapters(filled, architecture, policy.lora, params, **where)
         else:
             write_model(directory, architecture, weights, codec, model.path, record)
     size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())
@@ -116,7 +116,7 @@ def export_run(
 
 def _check_adapter(policy: Model, config: Config, run_dir: Path) -> None:
     """Refuse to export adapters that a run does not have, or whose base nobody else has."""
-    if policy.network.lora is None:
+    if policy.lora is None:
         raise ConfigError(f"--adapter: {run_dir} trained all weights (model.lora.rank=0); leave it out to export them")
     if not config.model.path:
         raise ConfigError(

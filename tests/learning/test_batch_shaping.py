@@ -146,9 +146,12 @@ def test_selected_tokens_leave_the_rows_and_stay_in_the_denominator(shaping, pro
 
 
 def test_the_loss_applies_an_entropy_advantage_at_the_end_of_the_list(shaping, tiny_run):
-    assert [step.__name__ for step, _ in mini_batch_steps(shaping.config)] == EVERY_STEP[:-1]
+    assert [step.__name__ for step, _ in mini_batch_steps(shaping.config.shaping)] == EVERY_STEP[:-1]
     twin = tiny_run.changed(shaping, shaping__steps=["entropy_advantage", "forking_tokens"])
-    assert [step.__name__ for step, _ in mini_batch_steps(twin.config)] == ["entropy_advantage", "forking_tokens"]
+    assert [step.__name__ for step, _ in mini_batch_steps(twin.config.shaping)] == [
+        "entropy_advantage",
+        "forking_tokens",
+    ]
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from encoded_prompts import prepare
 
 from fr3e_jax.configuration.schema import LossConfig
 from fr3e_jax.learning import update
-from fr3e_jax.learning.batch_gradient import batch_gradient
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import Learner
@@ -24,6 +23,7 @@ from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.studies.laboratory.batch_gradient import batch_gradient
 
 STEP = 3
 
@@ -35,7 +35,7 @@ def batch(session, params, tiny_run) -> list[TrainingTrunk]:
     groups = first_return(session, params, STEP, prepare(session.texts, [(i, problems[i]) for i in range(4)]))
     anchored = place_anchors(session, STEP, [group for group in groups if group.kept])
     explored = roll_out_states(session, params, STEP, anchored)
-    trunks = explored_trunks(session.config, STEP, assign_advantages(session.config, explored))
+    trunks = explored_trunks(session.config.explore, STEP, assign_advantages(session.config, explored))
     return base_trunks(session.config, STEP, [group for group in groups if group.kept])[:2] + trunks
 
 

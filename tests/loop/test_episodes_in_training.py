@@ -19,7 +19,8 @@ from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.kept_bases import KeptBases
-from fr3e_jax.loop.step_report import rollout_records, tool_metrics
+from fr3e_jax.loop.rollout_entries import records_of
+from fr3e_jax.loop.step_report import rollout_entries, tool_metrics
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.verifier import exact_match
 from fr3e_jax.rollouts.episode import EpisodeRecord, Turn
@@ -111,7 +112,7 @@ def test_loss_masks_leave_observations_out(own, stage):
             trunk = np.concatenate([prompt, one.rollout.token_ids]).tobytes()
             turns_before[trunk, len(prompt) + fork] = len(state[0].episode.earlier)
     masked, inside = 0, 0
-    for trunk in base_trunks(own.config, STEP, groups) + explored_trunks(own.config, STEP, expansions):
+    for trunk in base_trunks(own.config, STEP, groups) + explored_trunks(own.config.explore, STEP, expansions):
         for branch in trunk.branches:
             np.testing.assert_array_equal(branch.trains, wanted[id(branch.token_ids)])
             masked += int((~branch.trains).sum())
@@ -122,7 +123,9 @@ def test_loss_masks_leave_observations_out(own, stage):
 
 def test_records_and_metrics_tell_of_each_turn(own, stage, tmp_path):
     groups, expansions = stage
-    stored = write_rollouts(RunDirectory(tmp_path), STEP, rollout_records(STEP, groups, expansions, own.texts))
+    stored = write_rollouts(
+        RunDirectory(tmp_path), STEP, records_of(rollout_entries(STEP, groups, expansions), own.texts)
+    )
     found = {record.id: record for record in read_rollouts(stored)}
     for n, rollout in enumerate(groups[0].rollouts):
         record = found[f"{STEP}/{groups[0].position}/{n}"]

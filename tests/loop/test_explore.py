@@ -336,7 +336,7 @@ def test_training_trunks_hold_the_new_tokens_of_mixed_states(four_anchors):
     expansion = dataclasses.replace(expansion, outcomes=outcomes)
     dull = scripted_expansion(four_anchors, [1, 2], [[0, 0, 0], [1, 1, 1]])
     expansion, dull = credited(four_anchors, expansion, dull)
-    (trunk,) = explored_trunks(four_anchors.config, STEP, [expansion, dull])
+    (trunk,) = explored_trunks(four_anchors.config.explore, STEP, [expansion, dull])
     group = expansion.group
     np.testing.assert_array_equal(trunk.token_ids, [*group.prompt_ids, *group.rollouts[0].token_ids])
     assert trunk.step == STEP
@@ -370,7 +370,7 @@ def test_block_credit_trains_each_block_of_the_base_on_the_change_of_value(four_
     twin = tiny_run.changed(four_anchors, explore__block_credit=True, explore__include_anchor_token=include)
     expansion = scripted_expansion(twin, [2, 5], [[1, 1, 0], [0, 0, 0]], base_rewards=(1, 0, 0, 0))
     (expansion,) = credited(twin, expansion)
-    (trunk,) = explored_trunks(twin.config, STEP, [expansion])
+    (trunk,) = explored_trunks(twin.config.explore, STEP, [expansion])
     base = trunk.branches[-1]
     assert len(trunk.branches) == M + 1 and base.fork == 3 and base.right
     assert base.token_ids is expansion.rollout.token_ids and base.sampler_logprobs is expansion.rollout.logprobs
@@ -391,7 +391,7 @@ def test_states_that_do_not_train_leave_the_base_with_the_values_they_gave(four_
     useless = scripted_expansion(twin, [3], [[0, 0, 0]], base_rewards=(0, 0), base=1)
     expansion, useless = credited(twin, expansion, useless)
     assert expansion.trained == [False, False]
-    (trunk,) = explored_trunks(twin.config, STEP, [expansion, useless])
+    (trunk,) = explored_trunks(twin.config.explore, STEP, [expansion, useless])
     (base,) = trunk.branches
     np.testing.assert_allclose(base.advantages, [2 / 3 - 1 / 4] * 2 + [-2 / 3] * 3 + [1.0] * 4, atol=1e-6)
 
@@ -411,7 +411,7 @@ def test_with_block_credit_a_response_without_a_border_trains_as_one_step(sessio
     one.group.rollouts[one.base] = dataclasses.replace(
         one.rollout, trunk_routes=recorded[: len(prompt)], routes=recorded[len(prompt) :]
     )
-    (trunk,) = explored_trunks(stage.session.config, STEP, credited(stage.session, one))
+    (trunk,) = explored_trunks(stage.session.config.explore, STEP, credited(stage.session, one))
     (branch,) = trunk.branches
     np.testing.assert_array_equal(trunk.routes, recorded, "the base alone tells which experts its trunk passed")
     wanted = 1.0 - one.group.rewards.mean()
@@ -436,7 +436,7 @@ def test_step_values_count_the_leaves_of_the_whole_prompt(four_anchors, tiny_run
     np.testing.assert_allclose(right.values, [1 / 3, 1])
     steps = [2 * (5 / 7 - root) / 7**0.5, (1 - root + 1 - 5 / 7) / 4**0.5, 1 - root]
     np.testing.assert_allclose(right.block_credit, steps, atol=1e-6)
-    trunks = explored_trunks(twin.config, STEP, [wrong, right])
+    trunks = explored_trunks(twin.config.explore, STEP, [wrong, right])
     assert [len(trunk.branches) for trunk in trunks] == [M + 1, 2 * M + 1]
 
 
@@ -447,7 +447,7 @@ def test_a_tree_of_equal_rewards_does_not_train(four_anchors, tiny_run):
     )  # fmt: skip
     expansion = scripted_expansion(twin, [2, 4], [[0.9] * 3] * 2, base_rewards=(0.9, 0.9))
     (expansion,) = credited(twin, expansion)
-    assert expansion.trained == [False, False] and explored_trunks(twin.config, STEP, [expansion]) == []
+    assert expansion.trained == [False, False] and explored_trunks(twin.config.explore, STEP, [expansion]) == []
 
 
 def test_rewards_of_plus_and_minus_one_double_differences_and_stay_out_of_the_reported_values(four_anchors, tiny_run):
@@ -520,7 +520,7 @@ def test_ragged_states_have_the_advantages_of_their_own_rollouts(allocated_stage
         for advantages, rewards, alpha, value in zip(e.advantages, e.rewards, e.alphas, e.values, strict=True):
             assert value == pytest.approx(np.mean(rewards), abs=1e-6)
             np.testing.assert_allclose(advantages, alpha * (rewards - np.mean(rewards)), rtol=1e-5, atol=1e-6)
-    branches = sum(len(trunk.branches) for trunk in explored_trunks(config, STEP, expansions))
+    branches = sum(len(trunk.branches) for trunk in explored_trunks(config.explore, STEP, expansions))
     assert branches == sum(np.dot(list(map(len, e.rollouts)), e.trained) for e in expansions) > 0
 
 

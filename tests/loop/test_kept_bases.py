@@ -13,7 +13,8 @@ from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop.expansion import PromptGroup, anchored_at
 from fr3e_jax.loop.explore import anchor_rules, explored_trunks, roll_out_states
 from fr3e_jax.loop.kept_bases import KeptBases, credit_visits
-from fr3e_jax.loop.step_report import rollout_records
+from fr3e_jax.loop.rollout_entries import records_of
+from fr3e_jax.loop.step_report import rollout_entries
 from fr3e_jax.rollouts.requests import Rollout
 
 
@@ -176,7 +177,7 @@ def test_states_of_a_visit_are_those_of_the_base_under_the_current_weights(retur
             assert fork + len(rollout.token_ids) <= 10
     rewards = [np.array([1.0, 0, 0, 0])] * len(visited.states)
     credited = credit_visits([dataclasses.replace(visited, rewards=rewards)], session.config.advantage)
-    (trunk,) = explored_trunks(session.config, 2, credited)
+    (trunk,) = explored_trunks(session.config.explore, 2, credited)
     assert len(trunk.branches) == 4 * len(visited.states), "the base itself is of older weights"
 
 
@@ -187,9 +188,9 @@ def test_visits_of_one_step_have_states_and_noise_of_their_own(returning, stream
         visited += [one.group.position for one in anchored]
         explored = roll_out_states(returning, params, 5, anchored, returning.config.returns.rollouts)
         credited = credit_visits(explored, returning.config.advantage)
-        records += rollout_records(5, [], credited)
+        records += records_of(rollout_entries(5, [], credited))
         for one in credited:
-            trunks = explored_trunks(returning.config, 5, [one])
+            trunks = explored_trunks(returning.config.explore, 5, [one])
             forks = {branch.fork for trunk in trunks for branch in trunk.branches}
             mixed = [fork for fork, row in zip(one.forks, one.rewards, strict=True) if len(set(row)) > 1]
             assert forks == {len(one.group.prompt_ids) + fork for fork in mixed}

@@ -98,7 +98,7 @@ def test_product_makes_no_copy_and_samples_from_the_same_policy(adapted):
     weights, params = session.sampler.weights, adapted.saved[0]["params"]
     assert adapted.session.sampler.weights.copies and not weights.copies
     whole = weights.of(params)
-    held = {id(leaf) for leaf in jax.tree.leaves((params, session.model.network.base.params()))}
+    held = {id(leaf) for leaf in jax.tree.leaves((params, session.model.base.params()))}
     assert {id(leaf) for leaf in jax.tree.leaves(whole)} == held
     ids = np.tile(np.array([3, 1, 4, 1, 5, 9, 2, 6], np.int32), (8, 1))
     merged = adapted.session.sampler.weights.of(params)
@@ -118,7 +118,7 @@ def test_adapters_in_float32_on_a_base_in_bfloat16_are_sampled_without_a_gap(ada
     records = [record for record in read_metrics(tmp_path / "run" / "metrics.jsonl") if record["kind"] == "train"]
     assert records[1]["lora/relative_change"] > 0.01 and records[1]["logprob_gap/max"] < 1e-5
     session = open_session(config)
-    base = jax.tree.leaves(session.model.network.base.params())
+    base = jax.tree.leaves(session.model.base.params())
     assert {leaf.dtype.name for leaf in base} == {"bfloat16"}
     arrays, _ = newest(tmp_path / "run", session)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(arrays["params"])} == {"float32"}
@@ -128,7 +128,7 @@ def test_the_export_is_the_base_with_its_adapters_merged(adapted):
     directory, config = adapted.folder / "merged", load_config(adapted.whole / "config.yaml", training=False)
     assert export_run(config, adapted.whole, directory) == 0
     session, (arrays, _) = adapted.session, adapted.saved
-    base = session.model.network.base
+    base = session.model.base
     found = load_params(directory, session.model.architecture, base.abstract)
     expected = {name: leaf for name, leaf in flatten_arrays(base.params()).items()}
     changed = 0
@@ -183,8 +183,8 @@ def test_supervised_adapters_end_in_a_merged_model(adapted, tmp_path, tiny_run):
     with reader(tmp_path / "run") as checkpoints:
         arrays, _ = checkpoints.restore(2, {"params": session.model.sharded_abstract_params()}, partial=True)
     wanted = session.model.whole(arrays["params"])
-    found = load_params(tmp_path / "run" / "model", session.model.architecture, session.model.network.base.abstract)
-    assert bits(found) == bits(wanted) != bits(session.model.network.base.params())
+    found = load_params(tmp_path / "run" / "model", session.model.architecture, session.model.base.abstract)
+    assert bits(found) == bits(wanted) != bits(session.model.base.params())
     with pytest.raises(ConfigError, match="sft.start=random .* leave model.lora out"):
         sft(adapted.config(1, **settings | {"sft__start": "random"}), tmp_path / "other")
 

@@ -8,7 +8,8 @@ import pytest
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup
-from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics, rollout_records
+from fr3e_jax.loop.rollout_entries import records_of
+from fr3e_jax.loop.step_report import batch_metrics, rollout_entries, rollout_metrics
 from fr3e_jax.rollouts.requests import Rollout
 
 
@@ -168,7 +169,7 @@ def test_the_age_of_a_batch_counts_rollouts_and_not_trunks():
 
 def test_records_link_states_to_their_bases(groups, expansions):
     groups[0].advantages = np.array([0.25, -0.25])
-    records = list(rollout_records(5, groups, expansions))
+    records = list(records_of(rollout_entries(5, groups, expansions)))
     assert [record.id for record in records] == [
         *["5/7/0", "5/7/0/1/0", "5/7/0/1/1", "5/7/0/2/0", "5/7/0/2/1", "5/7/1", "5/7/1/1/0", "5/7/1/1/1"],
         *["5/8/0", "5/8/1", "5/9/0", "5/9/1"],

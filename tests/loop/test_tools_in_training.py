@@ -16,7 +16,8 @@ from fr3e_jax.learning.packing import pack
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.step_report import rollout_records, tool_metrics
+from fr3e_jax.loop.rollout_entries import records_of
+from fr3e_jax.loop.step_report import rollout_entries, tool_metrics
 from fr3e_jax.loop.train import train
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts, write_rollouts
@@ -94,7 +95,7 @@ def test_loss_masks_of_base_and_explored_rollouts_leave_answers_out(stage):
     explored = {id(r.token_ids): r for e in expansions for state in e.rollouts for r in state}
     wanted = {id(r.token_ids): r.sampled for r in [*base, *explored.values()]}
     masked = 0
-    for trunk in base_trunks(own.config, STEP, groups) + explored_trunks(own.config, STEP, expansions):
+    for trunk in base_trunks(own.config, STEP, groups) + explored_trunks(own.config.explore, STEP, expansions):
         for branch in trunk.branches:
             np.testing.assert_array_equal(branch.trains, wanted[id(branch.token_ids)])
         again = TrainingTrunk.from_json(trunk.to_json())
@@ -105,7 +106,7 @@ def test_loss_masks_of_base_and_explored_rollouts_leave_answers_out(stage):
             for place in micro.spans:
                 np.testing.assert_array_equal(micro.batch.loss_mask[place.where], trunk.branches[place.branch].trains)
     assert masked > 5 and any(r.tool_written is not None for r in base)
-    trained = [b for trunk in explored_trunks(own.config, STEP, expansions) for b in trunk.branches]
+    trained = [b for trunk in explored_trunks(own.config.explore, STEP, expansions) for b in trunk.branches]
     assert any(b.loss_mask is not None for b in trained if id(b.token_ids) in explored)
     assert any(b.loss_mask is not None for b in trained if id(b.token_ids) not in explored), "a credited base"
 
@@ -133,7 +134,7 @@ def test_records_and_metrics_mark_the_tokens_of_tools(stage, tmp_path):
     own.sampler.toolbox.counts.update({"answered": 3, "error": 1})
     metrics = tool_metrics(own.sampler, groups, expansions)
     assert metrics["tools/error"] >= 1 and 0 < metrics["tools/given_share"] < 1
-    records = list(rollout_records(STEP, groups, expansions))
+    records = list(records_of(rollout_entries(STEP, groups, expansions)))
     for record, rollout in zip(
         [r for r in records if r.kind == "base"], sum((g.rollouts for g in groups), []), strict=True
     ):

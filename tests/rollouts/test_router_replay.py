@@ -181,7 +181,7 @@ def update(network, sampled):
         config = SimpleNamespace(model=SimpleNamespace(experts=ExpertsConfig(balance_coefficient=coefficient)))
         counted = sum(micro.loss_tokens for micro in micros)
         for micro in micros:
-            balance = balance_of(config, programs, micros)
+            balance = balance_of(config.model.experts.balance_coefficient, programs, micros)
             slopes, found = programs.accumulate(params, slopes, micro.batch, counted, 1.0, None, *balance)
             sums.append(jax.device_get(found))
         return SimpleNamespace(micros=len(micros), slopes=jax.device_get(slopes), sums=sums, tokens=counted)

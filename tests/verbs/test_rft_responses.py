@@ -12,6 +12,7 @@ from encoded_prompts import prepare
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.loop.prompts import Prompt
+from fr3e_jax.loop.rollout_entries import of_part
 from fr3e_jax.objectives.entropy import branching_factor
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.requests import Rollout
@@ -148,7 +149,7 @@ def sampled_responses(session, right=8, wrong=6):
 def test_parts_of_the_responses_are_all_of_them_and_selected_ones_are_marked(session):
     responses = sampled_responses(session)
     whole = response_entries(3, responses, responses[4:6])
-    parts = [response_entries(3, responses, responses[4:6], Part(index, 3)) for index in range(3)]
+    parts = [of_part(whole, Part(index, 3)) for index in range(3)]
     ids = [entry.fields["id"] for entry in whole]
     assert [entry.fields["id"] for part in parts for entry in part] == ids == [f"3/{n % 4}/{n}" for n in range(14)]
     assert all(3 <= len(part) <= 6 for part in parts)

@@ -25,7 +25,6 @@ from fr3e_jax.cli.run_selection import run_to_read, settings_of_run
 from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.configuration.check import check
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.learning.batch_gradient import batch_gradient
 from fr3e_jax.learning.experience import count_rollouts
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.loop.collection import Batch, StepStages, run_round
@@ -43,6 +42,7 @@ from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import write_findings
 from fr3e_jax.studies.analysis.gradient_findings import Repeat, RepeatedGradients, gradient_findings
+from fr3e_jax.studies.laboratory.batch_gradient import batch_gradient
 from fr3e_jax.studies.printing import print_tables
 
 SKETCH = 1_000_000  # coordinates; larger gradients are sketched

@@ -185,7 +185,7 @@ def intervene(
         params, step = load_run_params(session, run_dir)
     shown = config.runtime.console if session.processes.first else "none"
     console = Console(shown, stream=sys.stderr, compiled=lambda: compilations().programs)
-    session.sampler.watch.report = console.progress
+    session.sampler.report = console.progress
     try:
         with session.grader, refused_weights(config, run_dir, step), console:
             weights = session.sampler.weights.of(params)

@@ -170,7 +170,7 @@ class RejectionSamplingRun(SupervisedRun):
         )
         if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
-                self.store(response_entries(step, responses, selected, self.opened.part), step, "step")
+                self.store(response_entries(step, responses, selected), step, "step")
         metrics |= grading_metrics(session.grader) | self.feed.metrics()
         learner.restart_optimizer()
         return Iteration(training_trunks(selected, self.iteration)[0], metrics)

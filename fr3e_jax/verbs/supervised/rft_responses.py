@@ -11,12 +11,11 @@ import numpy as np
 from fr3e_jax.configuration.schema import RftConfig
 from fr3e_jax.loop.first_return import base_requests
 from fr3e_jax.loop.prompts import Prompt
-from fr3e_jax.loop.rollout_entries import Entry, of_part
+from fr3e_jax.loop.rollout_entries import Entry
 from fr3e_jax.objectives.redundancy import n_gram_redundancy
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.extraction import closed_boxes
 from fr3e_jax.rollouts.requests import Rollout
-from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.session.grading import Grading
 from fr3e_jax.session.session import Session
 from fr3e_jax.session.texts import Texts
@@ -111,10 +110,8 @@ def reason_to_drop(rft: RftConfig, texts: Texts, response: GradedResponse) -> st
     return ""
 
 
-def response_entries(
-    step: int, responses: Sequence[GradedResponse], selected: Sequence[GradedResponse], share: Part = WHOLE
-) -> list[Entry]:
-    """The responses in this process's ``share``, as they are stored; ``kept`` marks the ``selected`` ones."""
+def response_entries(step: int, responses: Sequence[GradedResponse], selected: Sequence[GradedResponse]) -> list[Entry]:
+    """The responses as they are stored; ``kept`` marks the ``selected`` ones."""
     selected_keys = {(response.prompt.position, response.response_index) for response in selected}
 
     def entry(r: GradedResponse) -> Entry:
@@ -132,4 +129,4 @@ def response_entries(
         }
         return Entry(fields, r.rollout, r.prompt.problem.gold)
 
-    return of_part([entry(r) for r in responses], share)
+    return [entry(r) for r in responses]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.learning.routers import balance_of, router_metrics
 from fr3e_jax.loop.evaluate import evaluate
-from fr3e_jax.loop.rollout_entries import Entry, records_of
+from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
 from fr3e_jax.loop.run_report import NON_FINITE, non_finite_message
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoint_content import CheckpointFailed
@@ -80,7 +80,7 @@ class SupervisedRun:
         self.console = Console(
             shown, max_steps=max_steps, first_step=self.finished_steps(), compiled=lambda: compilations().programs
         )
-        session.sampler.watch.report = self.console.progress
+        session.sampler.report = self.console.progress
 
     def start(self) -> int:
         """Run to the end, to a signal, a failed write or numbers that are not finite; return the exit code."""
@@ -160,7 +160,12 @@ class SupervisedRun:
             options = {"pad_id": self.session.texts.codec.pad_id, "shards": learner.programs.shards}
             options |= {"own_rows": learner.programs.own_rows} | packing
             micros = pack(trunks, **options)
-            numbers = counted, 1.0, None, *balance_of(self.config, learner.programs, micros)
+            numbers = (
+                counted,
+                1.0,
+                None,
+                *balance_of(self.config.model.experts.balance_coefficient, learner.programs, micros),
+            )
             for micro in micros:
                 learner.trained_on = (micro.batch, *numbers)
                 gradients, sums = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
@@ -188,14 +193,14 @@ class SupervisedRun:
             evaluation = evaluate(self.session, self.learner.params, self.console.note)
         self.session.sampler.weights.release()
         if self.config.runtime.store_rollouts:
-            self.store(evaluation.entries(self.step, self.opened.part), self.step, "eval")
+            self.store(evaluation.entries(self.step), self.step, "eval")
         self.write(evaluation.metrics, kind="eval")
         return evaluation.metrics
 
-    def store(self, entries: Sequence[Entry], step: int, stem: str) -> None:
-        """Write ``entries``, this process's part of a file of rollouts; return when all parts are on disk."""
+    def store(self, entries: Iterable[Entry], step: int, stem: str) -> None:
+        """Write this process's part of ``entries``, a file of rollouts; return when all parts are on disk."""
         self.opened.lock.check()
-        records = records_of(entries, self.session.texts)
+        records = records_of(of_part(entries, self.opened.part), self.session.texts)
         rollout_store.write_rollouts(self.run_dir, step, records, stem=stem, part=self.opened.part)
         self.session.processes.agree(f"{stem} {step}, stored")
 
