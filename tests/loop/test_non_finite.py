@@ -69,8 +69,7 @@ def test_a_ruined_step_never_replaces_a_good_checkpoint(session, tmp_path, tiny_
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(arrays["params"]))
 
 
-@pytest.mark.parametrize("factor", RUINS)
-@pytest.mark.parametrize("every", [0, 2], ids=["in the next step", "in an evaluation"])
+@pytest.mark.parametrize(("every", "factor"), [(0, np.nan), (2, 1e10)], ids=["in the next step", "in an evaluation"])
 def test_logits_that_are_not_finite_stop_the_run_while_it_samples(
     session, tmp_path, tiny_run, capsys, monkeypatch, factor, every
 ):

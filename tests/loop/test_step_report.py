@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.rollout_entries import records_of
+from fr3e_jax.loop.run_report import no_signal_message
 from fr3e_jax.loop.step_report import batch_metrics, rollout_entries, rollout_metrics
 from fr3e_jax.rollouts.requests import Rollout
 
@@ -111,6 +113,15 @@ def test_groups_are_counted_by_verdicts_and_not_by_graded_rewards(groups, expans
     kinds = ("all_right", "all_wrong", "mixed")
     assert [metrics[f"base_groups/{kind}"] for kind in kinds] == [1, 2, 0]
     assert [metrics[f"state_groups/{kind}"] for kind in kinds] == [1, 0, 2]
+
+
+def test_the_message_of_rounds_without_signal_tells_hard_problems_from_easy_ones(groups, expansions):
+    message = no_signal_message(Config(), groups, [], 2)
+    assert message.startswith("2 rounds in a row gave nothing to train on; of 3 prompts 1 were all right, 1 all wrong")
+    assert "too hard" in message and "explore" not in message
+    assert "choose harder ones" in no_signal_message(Config(), groups[:2], [], 1)
+    message = no_signal_message(Config(), groups, expansions, 1)
+    assert "; 2 of 3 explored states were all right or all wrong" in message and "explore.train_base=true" in message
 
 
 def test_a_batch_without_a_trained_token_has_no_advantages():

@@ -275,27 +275,6 @@ def all_wrong(problem, response, finished):
     return 0.0
 
 
-def test_the_message_distinguishes_all_right_from_all_wrong(session, tmp_path, tiny_run, capsys):
-    twin = tiny_run.changed(session, rollout__max_rounds_without_signal=1)
-    code = run_here(tiny_run.graded_by(twin, Grader(lambda *case: 1.0)), tmp_path / "run")
-    message = capsys.readouterr().err
-    assert code == 1 and "3 were all right, 0 all wrong" in message and "choose harder ones" in message
-
-
-def test_explored_states_without_signal_are_reported(session, tmp_path, tiny_run, capsys):
-    """Base rollouts of a prompt are mixed, rollouts from its states never."""
-    graded = []
-
-    def verifier(problem, response, finished):
-        graded.append(problem.id)
-        return float(graded.count(problem.id) <= 2)
-
-    twin = tiny_run.changed(session, rollout__max_rounds_without_signal=1)
-    code = run_here(tiny_run.graded_by(twin, tiny_run.in_order(verifier)), tmp_path / "run")
-    message = capsys.readouterr().err
-    assert code == 1 and "3 mixed" in message and "explored states were all right or all wrong" in message
-
-
 def test_a_run_without_signal_saves_the_last_finished_step(session, tmp_path, tiny_run, capsys):
     """Its rounds since belong to no step: a resumed run, perhaps with other settings, samples them again."""
     graded = []
@@ -313,41 +292,30 @@ def test_a_run_without_signal_saves_the_last_finished_step(session, tmp_path, ti
     assert run_here(tiny_run.changed(twin, training__max_steps=2), tmp_path / "run") == 0
 
 
-def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_path, tiny_run, capsys, monkeypatch):
-    def poisoned(config, step, credited):
-        trunks = original(config, step, credited)
-        if step == 3:
+@pytest.mark.parametrize(("ruined_step", "every", "saved"), [(3, 1, [1, 2]), (2, 10, [])])
+def test_a_non_finite_update_leaves_only_checkpoints_of_whole_finite_steps(
+    session, tmp_path, tiny_run, capsys, monkeypatch, ruined_step, every, saved
+):
+    """Between checkpoints, weights that only some mini-batches have moved belong to no step."""
+
+    def poisoned(explore, step, credited):
+        trunks = original(explore, step, credited)
+        if step == ruined_step:
             trunks[0].branches[0].advantages[:] = np.nan
         return trunks
 
     original = collection.explored_trunks
     monkeypatch.setattr(collection, "explored_trunks", poisoned)
-    twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=1, evaluation__every=0)
+    twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=every, evaluation__every=0)
     code = run_here(twin, tmp_path / "run")
     message = capsys.readouterr().err
-    assert code == 1 and "stopped at step 3" in message and "expected finite numbers" in message
+    assert code == 1 and f"stopped at step {ruined_step}" in message and "expected finite numbers" in message
     with Checkpointer(tmp_path / "run" / "checkpoints", read_only=True) as checkpoints:
-        assert checkpoints.latest_step() == 2
-        arrays, host = checkpoints.restore(2, session.model.train_programs(session.config).abstract_arrays())
-    assert host["step"] == 2
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(arrays["params"]))
-
-
-def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_path, tiny_run, monkeypatch):
-    """The same between checkpoints: weights that only some mini-batches have moved belong to no step."""
-    original = collection.explored_trunks
-
-    def poisoned(config, step, credited):
-        trunks = original(config, step, credited)
-        if step == 2:
-            trunks[0].branches[0].advantages[:] = np.nan
-        return trunks
-
-    monkeypatch.setattr(collection, "explored_trunks", poisoned)
-    twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=10, evaluation__every=0)
-    code = run_here(twin, tmp_path / "run")
-    assert code == 1
-    assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdigit()]
+        assert checkpoints.all_steps() == saved
+        for step in saved:
+            arrays, host = checkpoints.restore(step, session.model.train_programs(session.config).abstract_arrays())
+            assert host["step"] == step
+            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(arrays["params"]))
 
 
 def test_a_step_with_a_fully_carried_batch_samples_nothing(session, tmp_path, tiny_run):
