@@ -105,7 +105,7 @@ class Policy:
     """
 
     def __init__(self, config: Config, run_dir: Path | None = None, step: int | None = None):
-        start_runtime(config)
+        start_runtime(config.runtime.compilation_cache)
         self.config, self._run_dir = config, run_dir
         self.texts = open_texts(config)
         self._model, self._sampler = open_sampler(config, self.texts, own_processes())
@@ -272,7 +272,7 @@ class Policy:
         self, requests: Sequence[TrunkRequest], keep_caches: bool
     ) -> tuple[list[list[Rollout]], dict[Any, CachedTrunk]]:
         keep = (lambda i, rollouts, wait: range(len(rollouts))) if keep_caches else None
-        with refused_weights(self.config, self._run_dir, self.step):
+        with refused_weights(self.config.model, self._run_dir, self.step):
             return self._sampler.sample(self._weights, requests, keep)
 
     def _completion(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fr3e_jax.configuration.schema import AdvantageConfig, Config
+from fr3e_jax.configuration.schema import AdvantageConfig, KlConfig
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.mini_batches import PerToken, nested, stacked, trained_tokens
 from fr3e_jax.learning.setup import LearningSetup
@@ -24,10 +24,10 @@ class Estimates:
     metrics: dict[str, float]
 
 
-def estimates_after_scoring(config: Config) -> bool:
+def estimates_after_scoring(kl: KlConfig, advantage: AdvantageConfig) -> bool:
     """True if advantages depend on log-probs, values or the batch as a whole."""
-    in_reward = config.kl.coefficient > 0 and config.kl.place == "reward"
-    return config.advantage.base_estimator == "gae" or in_reward or config.advantage.normalise_batch
+    in_reward = kl.coefficient > 0 and kl.place == "reward"
+    return advantage.base_estimator == "gae" or in_reward or advantage.normalise_batch
 
 
 def estimate_advantages(

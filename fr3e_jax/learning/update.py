@@ -106,7 +106,7 @@ def score_full_batch(
     values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
     scores = {"the policy's log-probs": old.logprobs, "the reference's log-probs": reference}
     check_scores(batch, scores | {"the critic's values": values})
-    if estimates_after_scoring(config):
+    if estimates_after_scoring(config.kl, config.advantage):
         estimates = estimate_advantages(setup, batch, old.logprobs, reference, values)
         metrics |= estimates.metrics
         for trunk, row in zip(batch, estimates.advantages, strict=True):

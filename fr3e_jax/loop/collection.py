@@ -146,7 +146,7 @@ def return_and_explore(
             anchored = place_anchors(session, step, accepted)
             stages.agree("anchors", agreement.of_states, anchored)
             explored = roll_out_states(session, policy, step, anchored)  # sampled and graded
-            credited = assign_advantages(config, explored)
+            credited = assign_advantages(explore, config.advantage, explored)
             stages.agree("explore", agreement.of_values, credited)
             trunks += explored_trunks(explore, step, credited)
     silent = _observe_yield(state, groups, trunks, config.rollout.prompts_per_round if rounds > 1 else len(groups))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fr3e_jax.configuration.options import configured_call
-from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, Config, ExploreConfig
+from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, ExploreConfig
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at, by_state
@@ -152,11 +152,10 @@ def _request(session: Session, step: int, anchored: Anchored, counts: list[int])
     return TrunkRequest(group.trunks[anchored.base], branches, group.problem)
 
 
-def assign_advantages(config: Config, explored: list[Explored]) -> list[Credited]:
+def assign_advantages(explore: ExploreConfig, a: AdvantageConfig, explored: list[Explored]) -> list[Credited]:
     """Compute V(S_j), α_j and A' of every explored base (FR3E, eq. 13-15), before any of its states is filtered."""
     if not explored:
         return []
-    explore, a = config.explore, config.advantage
     rewards, mask = _padded_rewards(explore, explored)
     of_bases = (
         np.array([base.group.rewards.mean() for base in explored]),

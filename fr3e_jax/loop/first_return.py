@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from fr3e_jax.configuration.schema import Config, ExploreConfig
+from fr3e_jax.configuration.schema import AdvantageConfig, Config, ExploreConfig
 from fr3e_jax.learning.experience import TrainingTrunk, sampled_branch
 from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.expansion import PromptGroup
@@ -102,16 +102,15 @@ def choose_bases(explore: ExploreConfig, noise: Noise, step: int, group: PromptG
     return sorted(correct + wrong)
 
 
-def estimator_rewards(config: Config, rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rewards in the range of the advantage estimators, less a penalty on ``lengths`` near the cap.
+def estimator_rewards(a: AdvantageConfig, longest: int, rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Rewards in the range of the advantage estimators, less a penalty on ``lengths`` near the cap ``longest``.
 
     ``lengths``: tokens of the whole responses, in the shape of ``rewards``.
     """
-    read, margin = ranged_rewards(rewards, config.advantage.reward_range), config.advantage.overlong_margin
-    if not margin:
+    read = ranged_rewards(rewards, a.reward_range)
+    if not a.overlong_margin:
         return read
-    penalty = soft_overlong_penalty(lengths, max_length=config.rollout.max_response_tokens, margin=margin)
-    return read + np.asarray(penalty)
+    return read + np.asarray(soft_overlong_penalty(lengths, max_length=longest, margin=a.overlong_margin))
 
 
 def routes_of_trunk(rollouts: Sequence[Rollout], length: int) -> np.ndarray | None:
@@ -126,7 +125,9 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
         return []
     a = config.advantage
     lengths = [[len(rollout.token_ids) for rollout in group.rollouts] for group in groups]
-    rewards = estimator_rewards(config, np.stack([group.rewards for group in groups]), np.array(lengths))
+    rewards = estimator_rewards(
+        a, config.rollout.max_response_tokens, np.stack([group.rewards for group in groups]), np.array(lengths)
+    )
     options = {"estimator": a.base_estimator, "unbiased_std": a.unbiased_std, "k": a.pass_at_k}
     if a.base_estimator == "gae":
         advantages = np.zeros(rewards.shape, np.float32)  # replaced once the critic has scored the full batch

@@ -50,8 +50,7 @@ class Records:
         if step is None:
             return lines
         if self._first:
-            stored = self._runtime.store_rollouts
-            lines += missing_records(directory, step, rollouts=stored, samples=stored)
+            lines += missing_records(directory, step, stored=self._runtime.store_rollouts)
         recorded = self._opened.session.processes.on_first(partial(recorded_evaluation, directory.metrics, step))
         if self._metrics and state.evaluated and not recorded:
             self._metrics.write(step, state.evaluated, kind="eval")

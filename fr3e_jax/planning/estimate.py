@@ -139,7 +139,7 @@ class Estimator:
         self.int8 = config.rollout.param_dtype == INT8  # of kernels; the rest has the compute type
         self.read = self.compute if self.int8 else _WIDTH[config.rollout.param_dtype or config.model.param_dtype]
         relaid = any(getattr(self.roll, axis) != getattr(self.train, axis) for axis in ("replica", "tensor", "expert"))
-        self.lora = lora_settings(config)
+        self.lora = lora_settings(config.model.lora)
         self.adapters = 0 if self.lora is None else _adapter_elements(architecture, self.lora)
         self.merges = config.model.lora.rollouts == "merged"
         self.copies = relaid or self.int8 or self.read != self.stored or (self.lora is not None and self.merges)

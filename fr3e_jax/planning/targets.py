@@ -84,7 +84,7 @@ class Programs:
         self.decoding = rollout_mesh(self.mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
         model = model_on(self.mesh, config, self.architecture, self.decoding)
         self.weights = model.weights
-        self.decoder = decoder_programs(config, model, self.decoding, keeps_routes=True)
+        self.decoder = decoder_programs(config.model, model, self.decoding, keeps_routes=True)
         self.training: TrainPrograms = model.train_programs(config)
         self.trained, self.gradients = model.sharded_abstract_params(), self.training.abstract_gradients()
         base = model.base

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.configuration.lora_section import TARGETS, target_names
+from fr3e_jax.configuration.lora_section import TARGETS, LoraConfig, target_names
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.policy.adapter_files import read_adapter_settings
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
@@ -37,7 +37,7 @@ def check_experts(config: Config, architecture: Architecture) -> None:
         raise UnsupportedModel(
             "advantage.base_estimator=gae: a critic with experts is not supported; set another estimator, as grpo"
         )
-    lora = lora_settings(config)
+    lora = lora_settings(config.model.lora)
     if lora is not None and balance:
         raise UnsupportedModel(
             f"model.experts.balance_coefficient={balance:g}: with adapters routers do not train; "
@@ -50,16 +50,15 @@ def check_experts(config: Config, architecture: Architecture) -> None:
         )
 
 
-def lora_settings(config: Config) -> LoraSettings | None:
+def lora_settings(lora: LoraConfig) -> LoraSettings | None:
     """The adapters that ``model.lora`` describes; None: all weights are trained.
 
-    With ``model.lora.path`` the file says rank, alpha and targets, and ``config`` gets them.
+    With ``model.lora.path`` the file says rank, alpha and targets, and ``lora`` gets them.
 
     Raises:
       ConfigError: the settings are not those of the file.
       UnsupportedModel, FileNotFoundError: the file cannot be used.
     """
-    lora = config.model.lora
     if lora.path and not (lora.rank and not Path(lora.path).expanduser().exists()):  # a resumed run needs it no more
         stored = read_adapter_settings(lora.path)
         targets = [name for name in target_names(["all-linear"]) if name in stored.targets]

@@ -114,25 +114,26 @@ def _check_same_network(read: Architecture, model: ModelConfig) -> None:
         )
 
 
-def starting_weights(config: Config, architecture: Architecture, abstract: Params, shardings: Params) -> Params:
+def starting_weights(
+    model: ModelConfig, seed: int, architecture: Architecture, abstract: Params, shardings: Params
+) -> Params:
     """All weights that a run starts from: those of ``model.path``, or random ones of ``seed``."""
-    model = config.model
     if model.path:
         with as_config_error():
             params = load_params(model_directory(model.path), architecture, abstract, shardings)
     else:
-        params = initial_params(architecture, jax.random.key(config.seed), param_dtype=model.param_dtype)
+        params = initial_params(architecture, jax.random.key(seed), param_dtype=model.param_dtype)
     return params_on_mesh(params, shardings)
 
 
 def starting_adapters(
-    config: Config, architecture: Architecture, lora: LoraSettings, abstract: Params, shardings: Params
+    path: str, seed: int, architecture: Architecture, lora: LoraSettings, abstract: Params, shardings: Params
 ) -> Params:
-    """The adapters that a run starts from: those of ``model.lora.path``, or new ones, which add 0."""
-    if config.model.lora.path:
+    """The adapters that a run starts from: those of ``path``, or new ones, which add 0."""
+    if path:
         with as_config_error():
-            return load_adapters(config.model.lora.path, architecture, lora, abstract, shardings)
-    key = jax.random.fold_in(jax.random.key(config.seed), _OF_ADAPTERS)
+            return load_adapters(path, architecture, lora, abstract, shardings)
+    key = jax.random.fold_in(jax.random.key(seed), _OF_ADAPTERS)
     return params_on_mesh(initial_adapters(architecture, lora, abstract, key), shardings)
 
 
@@ -157,8 +158,8 @@ class Model:
         """The weights or adapters that a run starts from: `starting_weights` or `starting_adapters`."""
         layout = (self.abstract_params, self.param_shardings)
         if self.lora is None:
-            return starting_weights(config, self.architecture, *layout)
-        return starting_adapters(config, self.architecture, self.lora, *layout)
+            return starting_weights(config.model, config.seed, self.architecture, *layout)
+        return starting_adapters(config.model.lora.path, config.seed, self.architecture, self.lora, *layout)
 
     def whole(self, params: Params) -> Params:
         """All weights of the network, with the adapters in ``params`` merged into their base, in the base's type."""
@@ -202,7 +203,7 @@ def model_on(mesh: Mesh, config: Config, architecture: Architecture, decoding: M
     check_experts(config, architecture)
     types = {"param_dtype": config.model.param_dtype, "compute_dtype": config.model.compute_dtype}
     graphdef, abstract, axes = network = build_network(architecture, **types)
-    shardings, lora = on(mesh, abstract, axes), lora_settings(config)
+    shardings, lora = on(mesh, abstract, axes), lora_settings(config.model.lora)
     merges = lora is not None and config.model.lora.rollouts == "merged"
     adapted = None if lora is None else build_adapted_network(architecture, lora, **types)
     read, dtype = network if adapted is None or merges else adapted, config.rollout.param_dtype
@@ -216,14 +217,14 @@ def model_on(mesh: Mesh, config: Config, architecture: Architecture, decoding: M
         weights = RolloutWeights(*layouts)
         return Model(architecture, mesh, graphdef, abstract, shardings, decoding_graphdef, weights)
     adapted_graphdef, both, names = adapted
-    load_base = partial(starting_weights, config, architecture, abstract, shardings)
+    load_base = partial(starting_weights, config.model, config.seed, architecture, abstract, shardings)
     base = FrozenBase(abstract, shardings, lora.scale, load_base)
     weights = RolloutWeights(*layouts, base=base, merges=merges)
     adapters = both.adapters, on(mesh, both.adapters, names.adapters)
     return Model(architecture, mesh, adapted_graphdef, *adapters, decoding_graphdef, weights, lora, base)
 
 
-def decoder_programs(config: Config, model: Model, mesh: Mesh, *, keeps_routes: bool) -> DecoderPrograms:
+def decoder_programs(settings: ModelConfig, model: Model, mesh: Mesh, *, keeps_routes: bool) -> DecoderPrograms:
     """The decoder's programs on the ``mesh`` of rollouts.
 
     ``keeps_routes``: rollouts may train. With router replay the programs then record the experts of each token.
@@ -232,8 +233,8 @@ def decoder_programs(config: Config, model: Model, mesh: Mesh, *, keeps_routes: 
         model.decoding_graphdef,
         model.architecture,
         mesh,
-        records_routes=keeps_routes and config.model.experts.router_replay,
-        attention=chosen_attention(config.model.attention, mesh.devices.flat[0].platform, model.architecture.head_dim),
+        records_routes=keeps_routes and settings.experts.router_replay,
+        attention=chosen_attention(settings.attention, mesh.devices.flat[0].platform, model.architecture.head_dim),
     )
 
 
@@ -252,4 +253,4 @@ def open_model(config: Config, vocab_size: int, *, keeps_routes: bool = False) -
     chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
     decoding = rollout_mesh(mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     model = model_on(mesh, config, architecture, decoding)
-    return model, decoder_programs(config, model, decoding, keeps_routes=keeps_routes)
+    return model, decoder_programs(config.model, model, decoding, keeps_routes=keeps_routes)

@@ -109,21 +109,21 @@ def version_changes(run_dir: RunDirectory) -> list[str]:
     ]
 
 
-def missing_records(run_dir: RunDirectory, step: int, *, rollouts: bool, samples: bool) -> list[str]:
+def missing_records(run_dir: RunDirectory, step: int, *, stored: bool) -> list[str]:
     """Lines about records of the steps up to ``step`` that are missing or unreadable.
 
-    Args:
-      rollouts: the run stores rollouts.
-      samples: the run stores the responses of evaluations.
+    ``stored``: the run stores rollouts and the responses of evaluations.
     """
     records = read_metrics(run_dir.metrics)
     recorded, evaluated = ({r["step"] for r in records if r["kind"] == kind} for kind in ("train", "eval"))
     missing = sorted(set(range(1, step + 1)) - recorded)
     lines = [f"{run_dir.metrics} lacks the training metrics of {_steps(missing)}"] if missing else []
-    if rollouts and (broken := _broken(run_dir, range(step, 0, -1), "step")):
+    if not stored:
+        return lines
+    if broken := _broken(run_dir, range(step, 0, -1), "step"):
         lines.append(f"{run_dir.rollouts} lacks whole rollouts of {_steps(broken)}")
     held_out = sorted(evaluated & set(range(step + 1)), reverse=True)
-    if samples and (broken := _broken(run_dir, held_out, "eval")):
+    if broken := _broken(run_dir, held_out, "eval"):
         lines.append(f"{run_dir.rollouts} lacks whole responses of the evaluation of {_steps(broken)}")
     return lines
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.schema import ModelConfig
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import NonFiniteWeights
 from fr3e_jax.rollouts.requests import NonFiniteLogits
@@ -66,7 +66,7 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None, *,
 
 
 @contextlib.contextmanager
-def refused_weights(config: Config, run_dir: Path | None, step: int) -> Iterator[None]:
+def refused_weights(model: ModelConfig, run_dir: Path | None, step: int) -> Iterator[None]:
     """Raise `NonFiniteLogits` and `NonFiniteWeights` as a `ConfigError` that names the weights.
 
     They are those of a run's ``step``, or of the model.
@@ -77,6 +77,6 @@ def refused_weights(config: Config, run_dir: Path | None, step: int) -> Iterator
         if run_dir is not None:
             weights, advice = f"the weights of step {step} of {run_dir}", "use an earlier checkpoint or another run"
         else:
-            weights, advice = f"the weights of model.path={config.model.path}", "use other weights"
-        wider = "" if config.model.compute_dtype == "float32" else ", or set model.compute_dtype=float32"
+            weights, advice = f"the weights of model.path={model.path}", "use other weights"
+        wider = "" if model.compute_dtype == "float32" else ", or set model.compute_dtype=float32"
         raise ConfigError(f"{weights} cannot be used: {error}; {advice}{wider}") from error

@@ -74,15 +74,14 @@ class Session:
         return Sampling(r.temperature, r.top_p, stop_ids=self.texts.codec.stop_ids)
 
 
-def start_runtime(config: Config) -> None:
-    """Apply process-wide settings of JAX; call it before the first array is made."""
+def start_runtime(cache: str) -> None:
+    """Apply process-wide settings of JAX; call it before the first array is made. ``cache``: of compiled programs."""
     keep_host_memory()
     try:
-        open_cache(config.runtime.compilation_cache)
+        open_cache(cache)
     except OSError as error:
         raise ConfigError(
-            f"runtime.compilation_cache={config.runtime.compilation_cache} cannot be used: {error}; "
-            "name another folder, or none"
+            f"runtime.compilation_cache={cache} cannot be used: {error}; name another folder, or none"
         ) from error
     count_compilations()
 
@@ -98,7 +97,7 @@ def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool
     Raises:
       ConfigError: a setting names a task, tokenizer, template, verifier, model or mesh that cannot be used.
     """
-    start_runtime(config)
+    start_runtime(config.runtime.compilation_cache)
     processes = own_processes()
     if processes.count > 1:
         write_on_each_host(processes.index, processes.gather)

@@ -127,7 +127,7 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
         console.stage(f"evaluating {name}")
         with as_config_error():
             params, _ = load_run_params(session, run_dir, step)
-        with refused_weights(config, run_dir, step):
+        with refused_weights(config.model, run_dir, step):
             evaluation = evaluate(session, params, console.note)
     session.sampler.weights.release()
     if config.runtime.store_rollouts:

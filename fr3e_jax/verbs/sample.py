@@ -59,7 +59,7 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
         weights, step = load_run_params(session, run_dir)
     cap = config.rollout.max_response_tokens
     branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
-    with refused_weights(config, run_dir, step):
+    with refused_weights(config.model, run_dir, step):
         rollouts, _ = session.sampler.sample(session.sampler.weights.of(weights), [TrunkRequest(ids, branches)])
     if as_json:
         completions = [_described(session, r) for r in rollouts[0]]

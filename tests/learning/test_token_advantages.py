@@ -59,13 +59,14 @@ def token_rewards(i: int, j: int, beta: float = 0.0, estimator=lambda gap: gap) 
 
 def estimates(session, tiny_run, **settings):
     twin = tiny_run.changed(session, **settings)
-    assert estimates_after_scoring(twin.config)
+    assert estimates_after_scoring(twin.config.kl, twin.config.advantage)
     return estimate_advantages(twin.learning, copy.deepcopy(BATCH), OLD, REFERENCE, VALUES)
 
 
 def test_estimators_of_rewards_alone_need_no_scores(session, tiny_run):
-    assert not estimates_after_scoring(session.config)
-    assert not estimates_after_scoring(tiny_run.changed(session, kl__coefficient=0.5).config)
+    in_loss = tiny_run.changed(session, kl__coefficient=0.5).config
+    for config in (session.config, in_loss):
+        assert not estimates_after_scoring(config.kl, config.advantage)
 
 
 @pytest.mark.parametrize("gamma, lam", [(1.0, 1.0), (0.9, 0.8)])

@@ -35,7 +35,9 @@ def batch(session, params, tiny_run) -> list[TrainingTrunk]:
     groups = first_return(session, params, STEP, prepare(session.texts, [(i, problems[i]) for i in range(4)]))
     anchored = place_anchors(session, STEP, [group for group in groups if group.kept])
     explored = roll_out_states(session, params, STEP, anchored)
-    trunks = explored_trunks(session.config.explore, STEP, assign_advantages(session.config, explored))
+    trunks = explored_trunks(
+        session.config.explore, STEP, assign_advantages(session.config.explore, session.config.advantage, explored)
+    )
     return base_trunks(session.config, STEP, [group for group in groups if group.kept])[:2] + trunks
 
 

@@ -62,7 +62,7 @@ def stage(own, params):
     problems = [scripted.problem(n) for n in (1, 5)]
     groups = first_return(own, params, STEP, prepare(own.texts, enumerate(problems)))
     explored = roll_out_states(own, params, STEP, place_anchors(own, STEP, groups))
-    return groups, assign_advantages(own.config, explored)
+    return groups, assign_advantages(own.config.explore, own.config.advantage, explored)
 
 
 def whole_rollouts(groups, expansions):

@@ -158,7 +158,7 @@ def test_arithmetic_draws_give_the_rollouts_of_a_state_equal_parts_of_its_distri
 
 def test_a_fresh_initial_state_starts_at_the_prompt_and_trains_as_state_0(session, params, tiny_run):
     fresh = explored(session, params, tiny_run, explore__initial_state="fresh")
-    for expansion in assign_advantages(fresh.session.config, fresh.expansions):
+    for expansion in assign_advantages(fresh.session.config.explore, fresh.session.config.advantage, fresh.expansions):
         assert expansion.states == [0, *range(1, len(expansion.anchors) + 1)]
         assert expansion.forks == [0, *expansion.anchors]
         np.testing.assert_allclose([r.entropies[0] for r in expansion.rollouts[0]], expansion.rollout.entropies[0])
@@ -303,7 +303,7 @@ def scripted_expansion(session, anchors, rewards, base_rewards=(1.0, 0.0), base=
 
 
 def credited(session, *explored: Explored) -> list[Credited]:
-    return assign_advantages(session.config, list(explored))
+    return assign_advantages(session.config.explore, session.config.advantage, list(explored))
 
 
 @pytest.fixture
@@ -515,7 +515,7 @@ def test_allocated_and_uniform_exploration_share_the_first_rollouts_of_each_stat
 
 def test_ragged_states_have_the_advantages_of_their_own_rollouts(allocated_stage):
     config = allocated_stage.session.config
-    expansions = assign_advantages(config, allocated_stage.expansions)
+    expansions = assign_advantages(config.explore, config.advantage, allocated_stage.expansions)
     for e in expansions:
         for advantages, rewards, alpha, value in zip(e.advantages, e.rewards, e.alphas, e.values, strict=True):
             assert value == pytest.approx(np.mean(rewards), abs=1e-6)

@@ -86,7 +86,7 @@ def stage(scripted_tool, session, params, tiny_run):
     problems = [Problem(f"train/{n}", question, "") for n, question in enumerate(["33=", "9/3="])]
     groups = first_return(own, params, STEP, prepare(own.texts, enumerate(problems)))
     explored = roll_out_states(own, params, STEP, place_anchors(own, STEP, groups))
-    return own, groups, assign_advantages(own.config, explored)
+    return own, groups, assign_advantages(own.config.explore, own.config.advantage, explored)
 
 
 def test_loss_masks_of_base_and_explored_rollouts_leave_answers_out(stage):

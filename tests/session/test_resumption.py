@@ -115,12 +115,12 @@ def test_missing_metrics_and_torn_rollouts_are_named(copied):
     torn = copied / "rollouts" / "eval_000002.jsonl.gz"
     torn.write_bytes(torn.read_bytes()[:-20])
     (copied / "rollouts" / "eval_000000.jsonl.gz").unlink()
-    assert missing_records(run, 4, rollouts=True, samples=True) == [
+    assert missing_records(run, 4, stored=True) == [
         f"{run.metrics} lacks the training metrics of step 2; training goes on without them",
         f"{run.rollouts} lacks whole rollouts of steps 3, 4; training goes on without them",
         f"{run.rollouts} lacks whole responses of the evaluation of steps 0, 2; training goes on without them",
     ]
-    assert len(missing_records(run, 4, rollouts=False, samples=False)) == 1
+    assert len(missing_records(run, 4, stored=False)) == 1
 
 
 @pytest.mark.parametrize("damage", [b"{]\n", b"\0\0\0\n", b"[1]\n", b'{"step": 1}\n', b"\xff\xfe\n"])

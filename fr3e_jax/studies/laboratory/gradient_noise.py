@@ -245,7 +245,7 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
     learner = Learner(session.model.train_programs(config), params, None, reference=reference)
     state = TrainingState(learner, prompts, KeptBases(session.config.returns))
     repeats, vectors = [], []
-    with session.grader, refused_weights(config, run_dir, step), shown:
+    with session.grader, refused_weights(config.model, run_dir, step), shown:
         for i in range(count):
             shown.stage(f"{variant.name}: repeat {i + 1} of {count}")
             state.step = i + 1 + of_oracle * _ORACLE_STEP

@@ -187,7 +187,7 @@ def intervene(
     console = Console(shown, stream=sys.stderr, compiled=lambda: compilations().programs)
     session.sampler.report = console.progress
     try:
-        with session.grader, refused_weights(config, run_dir, step), console:
+        with session.grader, refused_weights(config.model, run_dir, step), console:
             weights = session.sampler.weights.of(params)
             console.stage("sampling responses")
             responses = _responses(session, weights, plan)
