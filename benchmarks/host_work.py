@@ -36,6 +36,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from fr3e_jax.cluster.processes import digest
+from fr3e_jax.configuration.schema import LossConfig
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.declared_rows import chosen_shapes
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
@@ -43,7 +44,7 @@ from fr3e_jax.learning.finiteness import check_scores
 from fr3e_jax.learning.mini_batches import MiniBatch, fill, read_spans
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.row_planner import plan_rows
-from fr3e_jax.learning.scoring import logprob_gap, sampler_ratio
+from fr3e_jax.learning.scoring import gap_metrics
 from fr3e_jax.loop.agreement import of_batch
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
@@ -204,8 +205,7 @@ def update(batch: list[TrainingTrunk], processes: int) -> None:
         read_spans(part, arrays, read)
         fill([part], "old_logprobs", read)
         check_scores(batch, {"the policy's log-probs": read})
-        logprob_gap(batch, read, 1)
-        sampler_ratio(batch, read, 1, 0.2, 0.28)
+        gap_metrics(LossConfig(), batch, read, 1)
 
     measured("scores", scores)
 
