@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.stores.objects import is_remote
 
@@ -96,7 +97,18 @@ def declare_page(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def renew_table(verb: str, table: str, page: Path) -> None:
+def list_or_renew(verb: str, text: Callable[[], str], table: Callable[[], str], page: str | None) -> int:
+    """Print the list of a verb or, with the ``page`` of `declare_page`, renew its table there; return 0."""
+    with as_config_error():
+        content = table() if page else text()
+    if page:
+        _renew_table(verb, content, Path(page))
+    else:
+        print(content)
+    return 0
+
+
+def _renew_table(verb: str, table: str, page: Path) -> None:
     """Replace the text between the two marking lines of ``fr3e VERB --write`` in ``page`` by a Markdown table.
 
     Raises:

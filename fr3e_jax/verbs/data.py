@@ -11,7 +11,7 @@ from rich.table import Table
 from fr3e_jax.cli.arguments import declare_print_config
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import print_config
-from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.cli.tables import TableConsole, text_table
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 
@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 def print_overview(data: Overview) -> None:
     """Tables of sets, lengths and overlaps, then the rendered prompts."""
     console = TableConsole()
+    console.print(f"{data.recipe}: task {data.task}, template {data.template}, tokenizer {data.tokenizer}")
     console.print(_sets(data))
     for line in _remarks(data):
         console.print(line)
@@ -65,21 +66,17 @@ def print_overview(data: Overview) -> None:
 
 
 def _sets(data: Overview) -> Table:
-    title = f"{data.recipe}: task {data.task}, template {data.template}, tokenizer {data.tokenizer}"
-    table = Table(title=title, title_justify="left")
-    for heading in ("", "set", "rows", "problems", "dropped", "share", "verifier", "tokens median", "longest"):
-        left = heading in ("", "set", "dropped", "verifier")
-        table.add_column(heading, justify="left" if left else "right")
-    table.add_column(f"> {data.max_prompt_tokens}", justify="right")
+    head = ("", "set", "rows", "problems", "dropped", "share", "verifier", "tokens median", "longest")
+    rows = []
     for each in data.sets:
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(each.dropped.items()))
         share = "" if each.share is None else f"{100 * each.share:.1f} %"
         lengths = each.lengths
         counts = (lengths.median, lengths.longest, lengths.too_long)
         numbers = [f"{count:,}" if lengths.histogram else "-" for count in counts]
-        rows = "" if each.rows is None else f"{each.rows:,}"
-        table.add_row(each.role, each.name, rows, f"{each.problems:,}", dropped, share, each.verifier, *numbers)
-    return table
+        total = "" if each.rows is None else f"{each.rows:,}"
+        rows.append([each.role, each.name, total, f"{each.problems:,}", dropped, share, each.verifier, *numbers])
+    return text_table((*head, f"> {data.max_prompt_tokens}"), rows, left=("", "set", "dropped", "verifier"))
 
 
 def _remarks(data: Overview) -> list[str]:
@@ -116,14 +113,13 @@ def _overlaps(console: TableConsole, data: Overview) -> None:
     if not data.overlaps:
         console.print("No training question shares 13 consecutive words with an evaluation question.\n")
         return
-    table = Table(title="training questions in evaluation sets (13-word runs)", title_justify="left")
-    for heading in ("training set", "evaluation set", "same words", "near", "a run", "of the set", "evaluation ids"):
-        left = heading in ("training set", "evaluation set", "evaluation ids")
-        table.add_column(heading, justify="left" if left else "right")
+    head = ("training set", "evaluation set", "same words", "near", "a run", "of the set", "evaluation ids")
+    rows = []
     for each in data.overlaps:
         counts = [str(len(pairs)) for pairs in (each.identical, each.near, each.touching)]
-        table.add_row(each.train, each.evaluation, *counts, f"{100 * each.share:.1f} %", _ids(each))
-    console.print(table)
+        rows.append([each.train, each.evaluation, *counts, f"{100 * each.share:.1f} %", _ids(each)])
+    console.print("training questions in evaluation sets (13-word runs)")
+    console.print(text_table(head, rows, left=("training set", "evaluation set", "evaluation ids")))
     console.print(
         "Counts of pairs. same words: equal but for punctuation, signs and LaTeX layout; near: sharing half or more of "
         "the evaluation question's runs; a run: sharing at least one, most often a phrase. `--json` lists all pairs.\n",

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
-from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.cli.tables import TableConsole, text_table
+from fr3e_jax.studies.analysis.run_overview import score_name
 from fr3e_jax.verbs.sweep_runs import RECIPE, Run, as_overrides
 
 
@@ -23,10 +22,11 @@ def print_end(run: Run, runs: Sequence[Run], shown: Sequence[str]) -> None:
 
 def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:
     """Print a row per run: settings, exit code, held-out accuracy before and after, sampled tokens, seconds."""
-    metric = average_name(runs)
-    table = Table("#", *keys, "exit", f"{metric} before", f"{metric} after", "sampled tokens", "seconds")
-    for index, run in enumerate(runs):
-        summary = run.summary or {}
+    summaries = [run.summary or {} for run in runs]
+    scores = (score_name(summary.get("after") or summary.get("before") or {}) for summary in summaries)
+    metric = next(filter(None, scores), "avg@k")
+    head, rows = ("#", *keys, "exit", f"{metric} before", f"{metric} after", "sampled tokens", "seconds"), []
+    for index, (run, summary) in enumerate(zip(runs, summaries, strict=True)):
         cells = [
             "not run" if run.exit_code is None else str(run.exit_code),
             _cell((summary.get("before") or {}).get(metric)),
@@ -34,16 +34,8 @@ def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:
             _cell(summary.get("sampled_tokens")),
             _cell(run.seconds),
         ]
-        table.add_row(str(index), *(run.settings[key] for key in keys), *cells)
-    TableConsole().print(table)
-
-
-def average_name(runs: Sequence[Run]) -> str:
-    """The name of the accuracy in the summaries that ranks checkpoints (`evaluation_sets.best_metric`)."""
-    scores = [(run.summary or {}).get("after") or (run.summary or {}).get("before") or {} for run in runs]
-    names = [name for score in scores for name in score]
-    averages = [name for name in names if name == "avg"] or [name for name in names if name.startswith("avg@")]
-    return next(iter(averages), "greedy" if "greedy" in names else "avg@k")
+        rows.append([str(index), *(run.settings[key] for key in keys), *cells])
+    TableConsole().print(text_table(head, rows, left=("#", *keys)))
 
 
 def _cell(value: Any) -> str:

@@ -20,10 +20,11 @@ def test_a_recipe_is_found_by_its_name_from_any_folder(tmp_path, monkeypatch):
     assert load_config("demo").seed == by_path.seed
 
 
-def test_a_pipe_whose_reader_has_gone_costs_no_traceback():
-    command = f"{sys.executable} -m fr3e_jax methods | head -2 | tail -1; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("verb", ["methods", "metrics"])
+def test_a_pipe_whose_reader_has_gone_costs_no_line(verb):
+    command = f"{sys.executable} -m fr3e_jax {verb} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.returncode in (0, 141) and done.stdout.split()[0] in shipped_files.recipe_names() and not done.stderr
+    assert done.returncode in (0, 141) and not done.stderr
 
 
 def test_an_unknown_name_gets_the_nearest_one(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -156,8 +157,9 @@ def test_failed_run_is_recorded_and_the_others_go_on(recipe, stand_in, capsys, j
 
 def test_table_shows_settings_exit_code_scores_tokens_and_seconds(recipe, stand_in, capsys):
     main(["sweep", recipe, "seed=0,1"])
-    rows = [line.split("│") for line in capsys.readouterr().out.replace("┃", "│").splitlines() if "│" in line]
-    cells = [[cell.strip() for cell in row[1:-1]] for row in rows]
+    lines = capsys.readouterr().out.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(" #  seed"))
+    cells = [re.split(r"  +", line.strip()) for line in lines[start : start + 3]]
     assert cells[0] == ["#", "seed", "exit", "avg@16 before", "avg@16 after", "sampled tokens", "seconds"]
     assert cells[1][:-1] == ["0", "0", "0", "0.25", "0.5", "1,000"] and float(cells[1][-1]) >= 0
     assert cells[2][:-1] == ["1", "1", "3", "-", "-", "-"]

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -154,10 +154,18 @@ def _scores(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, float | None
     if not evaluations:
         return "", None, None
     first, last = evaluations[0], evaluations[-1]
-    names = (name for kind in _SCORES for name in last if name == kind or (kind[-1] == "@" and name.startswith(kind)))
-    name = next(names, "")
+    name = score_name(last)
     values = [_finite(record.get(name)) for record in (first, last)]
     return name, values[0] if first["step"] == 0 else None, values[1] if last["step"] else None
+
+
+def score_name(metrics: Iterable[str]) -> str:
+    """The name of the held-out score in an evaluation's metrics; empty if there is none."""
+    metrics = list(metrics)
+    names = (
+        name for kind in _SCORES for name in metrics if name == kind or (kind[-1] == "@" and name.startswith(kind))
+    )
+    return next(names, "")
 
 
 def _finite(value: Any) -> float | None:
