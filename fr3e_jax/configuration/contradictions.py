@@ -274,7 +274,25 @@ def _steps_of_a_profile(steps: int, most: int) -> tuple[int, int, int] | None:
     return (needed, steps, needed) if steps and 0 < most < needed else None
 
 
+LEAST_BFLOAT16_RATE = 1e-4
+"""The least peak rate at which full weights may train in bfloat16.
+
+An update of AdamW is about the rate, and bfloat16 rounds away what is below 2^-9 of a weight: 4e-5 at 0.02, a usual
+deviation of weights. At 1e-6 a weight in fifty moves in a hundred updates.
+"""
+
 TRAINING_RULES: Rules = {
+    "updates_survive_rounding": (
+        lambda c: (
+            c.model.param_dtype == "bfloat16"
+            and not c.model.lora.rank
+            and c.optimizer.learning_rate < LEAST_BFLOAT16_RATE
+            and f"{LEAST_BFLOAT16_RATE:g}"
+        ),
+        "{model.param_dtype} rounds away most updates of {optimizer.learning_rate} (at least {} is expected); set "
+        "model.param_dtype=float32, beside which rollout.param_dtype=bfloat16 halves what rollouts read, or "
+        "model.lora.rank=32, which trains adapters in float32 on weights in bfloat16",
+    ),
     "batch_holds_a_mini_batch": (
         lambda c: c.training.mini_batch_rollouts > c.training.batch_rollouts,
         "{training.mini_batch_rollouts} is more than {training.batch_rollouts}; "

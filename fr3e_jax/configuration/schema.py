@@ -41,7 +41,9 @@ class ModelConfig:
     max_position_embeddings: int = option(
         0, "positions of the network; 0: as its config.json says; more than it was trained for is your decision", ge=0
     )
-    param_dtype: Literal["float32", "bfloat16"] = option("float32", "storage type of parameters and optimizer state")
+    param_dtype: Literal["float32", "bfloat16"] = option(
+        "float32", "storage type of parameters and optimizer state; bfloat16: for adapters, or rates of 1e-4 and more"
+    )
     compute_dtype: Literal["float32", "bfloat16"] = option(
         "float32", "type of activations and KV caches; logits, softmax, log-probs and losses are always float32"
     )

@@ -21,6 +21,11 @@ CASES = {
         "model.lora.targets=[q_proj,k_proj]",
         "nearest: k_proj",
     ),
+    "updates_survive_rounding": (
+        "model.param_dtype=bfloat16 optimizer.learning_rate=1e-6",
+        "model.param_dtype=float32",
+        "set model.param_dtype=float32, beside which rollout.param_dtype=bfloat16 halves what rollouts read",
+    ),
     "kv_heads_divide_heads": ("model.num_kv_heads=3", "model.num_kv_heads=2"),
     "head_size_is_even": ("model.hidden_size=60", "model.hidden_size=64"),
     "tensor_shards_divide_the_network": ("mesh.tensor=3", "mesh.tensor=2"),
@@ -278,6 +283,8 @@ def test_the_message_names_the_origin_of_each_setting(tmp_path):
         ["explore.enabled=false", "explore.block_credit=true", "explore.train_base=true"],
         ["kl.estimator=k2", "kl.coefficient=0.01"],
         ["explore.enabled=false", "advantage.state_estimator=tree", "explore.train_states=false"],
+        ["model.param_dtype=bfloat16", "model.lora.rank=4", "optimizer.learning_rate=1e-6"],
+        ["model.param_dtype=bfloat16", "optimizer.learning_rate=1e-4"],
         ["advantage.base_estimator=pass_at_k", "advantage.pass_at_k=32"],
         [
             "explore.enabled=false",
