@@ -6,6 +6,7 @@ PEFT stores ``lora_A [rank, in]`` and ``lora_B [out, rank]``; this network uses 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from fr3e_jax.policy.lora import LoraSettings, adapted_kernels, at, put
 from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.tensor_files import READABLE, TensorFiles
 from fr3e_jax.policy.tensor_writer import StoredTensor, write_file
+
+logger = logging.getLogger(__name__)
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -38,6 +41,14 @@ _REFUSED = {  # settings of PEFT that change what an adapter computes, with thei
     "exclude_modules": "projections left out",
     "megatron_config": "layers of Megatron",
     "alora_invocation_tokens": "activation by tokens (aLoRA)",
+    "layer_replication": "layers that are built several times",
+    "arrow_config": "a choice of adapters by token (Arrow)",
+}
+_READ = {"peft_type", "r", "lora_alpha", "target_modules", "bias", "init_lora_weights", "lora_dropout"}
+_WITHOUT_EFFECT = {  # on what a plain adapter computes
+    *("task_type", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "peft_version"),
+    *("layers_pattern", "megatron_core", "qalora_group_size", "ensure_weight_tying", "runtime_config"),
+    *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),  # of initialisations, which are named
 }
 _CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "eva", "orthogonal", "lora_ga")
 
@@ -57,6 +68,8 @@ def read_adapter_settings(directory: str | Path, param_dtype: str = "float32") -
         )
     config = read_json_object(path)
     problems = [f"{name}={config[name]!r} ({meaning})" for name, meaning in _REFUSED.items() if config.get(name)]
+    unknown = sorted(config.keys() - _REFUSED.keys() - _READ - _WITHOUT_EFFECT)
+    problems += [f"{name}={config[name]!r} (an unknown setting)" for name in unknown if config[name]]
     if (kind := config.get("peft_type")) != "LORA":
         problems.insert(0, f"peft_type={kind!r} (expected 'LORA')")
     if config.get("bias", "none") != "none":
@@ -76,6 +89,8 @@ def read_adapter_settings(directory: str | Path, param_dtype: str = "float32") -
             f"{path} has {'; '.join(problems)}; only plain LoRA is read: merge the adapter into its base with PEFT "
             "(merge_and_unload) and give the result as model.path"
         )
+    if config.get("lora_dropout"):
+        logger.warning("%s has lora_dropout=%s; training goes on without dropout", path, config["lora_dropout"])
     return LoraSettings(rank, float(alpha), tuple(name.rpartition(".")[2] for name in targets), param_dtype)
 
 

@@ -131,6 +131,8 @@ def test_adapters_come_back_from_their_files_to_the_last_bit(tiny, directory):
         ({"init_lora_weights": "pissa_niter_4"}, "changed the weights of its base"),
         ({"r": 0, "lora_alpha": None}, r"r=0 .expected a positive integer.; lora_alpha=None"),
         ({"target_modules": ".*_proj"}, "expected a list of names"),
+        ({"layer_replication": [[0, 4], [2, 5]]}, "layers that are built several times"),
+        ({"use_new_lora": True, "loftq_config": {}, "other": None}, "has use_new_lora=True .an unknown setting.; only"),
     ],
 )
 def test_settings_of_peft_that_change_an_adapter_are_refused_by_name(directory, setting, message):
@@ -138,6 +140,13 @@ def test_settings_of_peft_that_change_an_adapter_are_refused_by_name(directory, 
     path.write_text(json.dumps(json.loads(path.read_text()) | setting))
     with pytest.raises(UnsupportedModel, match=f"{message}.*merge_and_unload"):
         read_adapter_settings(directory)
+
+
+def test_dropout_of_an_adapter_is_named(directory, caplog):
+    path = directory / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_dropout": 0.05}))
+    assert read_adapter_settings(directory) == LORA
+    assert f"{path} has lora_dropout=0.05; training goes on without dropout" in caplog.text
 
 
 def test_files_that_do_not_fit_are_refused_by_name(tiny, directory):
