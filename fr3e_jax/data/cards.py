@@ -6,20 +6,27 @@ It also says how a row becomes a problem. The cards of the known datasets are in
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.data.card_file import Card, nearest, read_card
+from fr3e_jax.data.card_file import Card, SplitCard, nearest, read_card
+from fr3e_jax.data.fields import FieldRule
+from fr3e_jax.data.formats import SUFFIXES as ROW_SUFFIXES
+from fr3e_jax.data.formats import find_files, read_file
 from fr3e_jax.data.jsonl import local_file
 from fr3e_jax.hub import SCHEME
 from fr3e_jax.shipped_files import root
 
 FOLDER = Path("configs") / "data"
 SUFFIXES = (".yaml", ".yml")
+COLUMNS = (("question", "prompt", "problem"), ("answer", "gold"))  # of a file of rows without a card
 
 
-def load_named(name: str, default_split: str) -> tuple[Card, str]:
-    """The card and split of an entry of ``data.train`` or ``data.eval``: ``CARD`` or ``CARD/SPLIT``.
+def load_named(name: str, default_split: str, root: str = "") -> tuple[Card, str]:
+    """The card and split of an entry of ``data.train`` or ``data.eval``: ``CARD``, ``CARD/SPLIT`` or a file of rows.
+
+    ``root`` is the folder of a file of rows (``data.root``), which needs no card.
 
     The dataset's id on the Hugging Face hub (``openai/gsm8k``) stands for the card whose files are there. An entry
     without a split means ``default_split`` and no other, so a forgotten word never trains on a test set.
@@ -27,6 +34,8 @@ def load_named(name: str, default_split: str) -> tuple[Card, str]:
     Raises:
       ConfigError: there is no such card or split, or the card has a mistake.
     """
+    if name.removesuffix(".gz").endswith(tuple(ROW_SUFFIXES)):
+        return _of_rows(name, root), default_split
     base, split = _separate(name)
     base, split = _of_the_hub(name) or (base, split)
     card, split = read_card(card_path(base)), split or default_split
@@ -34,6 +43,31 @@ def load_named(name: str, default_split: str) -> tuple[Card, str]:
         choices = ", ".join(f"{base}/{name}" for name in card.splits)
         raise ConfigError(f"{name}: {card.path} has no split {split!r}; expected {choices}")
     return card, split
+
+
+def _of_rows(name: str, root: str) -> Card:
+    """A card for a file of rows with usual columns, graded as mathematics; both splits are the file.
+
+    Raises:
+      ConfigError: the file does not exist, is empty, or has other columns.
+    """
+    try:
+        (path, *_) = find_files([name], root, f"the entry {name}")
+        row = next(iter(read_file(path, "auto", Counter())), None)
+    except (FileNotFoundError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    if row is None:
+        raise ConfigError(f"{path} is empty; expected rows")
+    question, answer = (next((column for column in columns if column in row), "") for columns in COLUMNS)
+    if not question or not answer:
+        raise ConfigError(
+            f"{path} has the columns {', '.join(row)}; expected question, prompt or problem and answer or gold, or a "
+            "dataset card that names others (docs/users/own_data.md)"
+        )
+    rules = {"question": FieldRule(question), "answer": FieldRule(answer)}
+    split = SplitCard(files=(str(path.resolve()),), fields=rules)
+    stem = re.sub(r"[^\w.-]", "_", path.name.removesuffix(".gz").rpartition(".")[0])
+    return Card(path=path, name=stem, verifier="math", splits={"train": split, "test": split})
 
 
 def _of_the_hub(name: str) -> tuple[str, str] | None:

@@ -6,17 +6,18 @@ import dataclasses
 import itertools
 import string
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import Card, SplitCard
-from fr3e_jax.data.fields import Unusable, lookup
+from fr3e_jax.data.fields import Unusable, lookup, parse_path
 from fr3e_jax.data.formats import Row, find_files, read_file, read_tfds
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.extraction import can_be_boxed
 
+EXAMPLES = 20  # rows that are looked at for a complaint
 WHOLE_RESPONSE = ("code", "exact")  # verifiers that read the whole response, so that any gold answer can be given
 
 
@@ -68,24 +69,52 @@ def load_split(card: Card, split: str, root: str) -> LoadedSplit:
     """
     dropped: Counter[str] = Counter()
     problems_by_text: dict[tuple[str, str], tuple[Problem, str | None]] = {}
+    lost: dict[str, list[Row]] = {}  # the first rows that were dropped for a reason
     index = -1
     for index, row in enumerate(_rows(card, split, root, dropped)):
         try:
             _keep(row, f"{card.name}/{split}/{index}", card, card.splits[split], problems_by_text)
         except _Dropped as reason:
             dropped[str(reason)] += 1
+            if len(examples := lost.setdefault(str(reason), [])) < EXAMPLES:
+                examples.append(row)
     if not problems_by_text:
         where = card.splits[split].builder or ", ".join(map(str, find_files(card.splits[split].files, root, card.name)))
         if index < 0 and not dropped:
-            raise ConfigError(f"{card.path}: split {split} has no rows: {where} is empty; download it again")
+            raise ConfigError(f"{card.path}: split {split} has no rows: {where} is empty; expected rows")
+        reason = dropped.most_common(1)[0][0]
         raise ConfigError(
-            f"{card.path}: split {split} gives no problem (dropped: {dict(dropped)}); the fields of the card do not "
-            f"match {where}"
+            f"{card.path}: split {split} gives no problem (dropped: {dict(dropped)}): "
+            f"{_complaint(reason, lost.get(reason, []), card.splits[split])}; change the card or {where}"
         )
     problems, solutions = zip(*problems_by_text.values(), strict=True)
     repeated = len(problems) - len({problem.prompt for problem in problems})
     rows = index + 1 + dropped["malformed_row"]
     return LoadedSplit(card, split, rows, problems, solutions, +dropped, repeated)
+
+
+def _complaint(reason: str, rows: Sequence[Row], source: SplitCard) -> str:
+    """The fault of rows that are dropped for a reason."""
+    fault, _, field = reason.partition("_")
+    if fault == "filtered":
+        allowed, values = source.filters[field], dict.fromkeys(str(lookup(row, field)) for row in rows)
+        return f"filters.{field} keeps {list(allowed)}; the rows have {', '.join(values)}"
+    field = "answer" if field == "gold" else field
+    if field not in source.fields or not rows:
+        return reason
+    path = source.fields[field].path
+    name, value = f"fields.{field} ({path})", lookup(rows[0], path)
+    if value is None and not any(parse_path(path)[0] in row for row in rows):
+        return f"{name} is missing; the rows have {', '.join(map(str, rows[0]))}"
+    if fault == "empty":
+        return f"{name} is empty or missing"
+    if isinstance(value, list | tuple) and value:
+        inner = f"{path}[0].content" if isinstance(value[0], Mapping) else f"{path}[0], or unwrap_list: true"
+        return f"{name} is a list; expected a text or number: {inner}"
+    if isinstance(value, Mapping) and value:
+        return f"{name} is a mapping; expected a text or number: {path}.{next(iter(value))}"
+    shown = str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"
+    return f"{name} is {shown}; expected a text or number in the form of its rule"
 
 
 def _rows(card: Card, split: str, root: str, dropped: Counter[str]) -> Iterator[Row]:

@@ -148,7 +148,7 @@ def _load(names: Sequence[str], default_split: str, root: str, setting: str) -> 
     loaded: list[LoadedSplit] = []
     for name in names:
         try:
-            card, split = load_named(name, default_split)
+            card, split = load_named(name, default_split, root)
         except ConfigError as error:
             raise ConfigError(f"{setting}: {error}") from error
         if f"{card.name}/{split}" in [earlier.name for earlier in loaded]:

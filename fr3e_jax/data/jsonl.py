@@ -45,25 +45,50 @@ def local_file(path: str) -> Path:
 def read_rows(path: Path, dropped: Counter[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects of a file, in order. Gzip is recognised by content; empty lines are skipped.
 
-    Lines that are not a JSON object are counted as ``malformed_row`` in ``dropped``. The first few are logged with
-    file and line.
+    A file that is one JSON array has the objects of that. Lines that are not a JSON object are counted as
+    ``malformed_row`` in ``dropped``. The first few are logged with file and line.
 
     Raises:
-      ValueError: the file is incomplete, as after an interrupted download.
+      ValueError: the file is incomplete, as after an interrupted download, or no line is a JSON object.
     """
-    for line_number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
+    rows, fault = 0, ""
+    for line_number, line in enumerate(_lines_or_items(path), start=1):
+        if isinstance(line, bytes) and not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line) if isinstance(line, bytes) else line
             if not isinstance(row, dict):
                 raise ValueError(f"expected a JSON object, found {type(row).__name__}")
         except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+            fault = fault or ("is not UTF-8" if isinstance(error, UnicodeDecodeError) else "")
             if dropped["malformed_row"] < MAX_WARNINGS:
                 logger.warning("%s:%d: row dropped: %s", path, line_number, error)
             dropped["malformed_row"] += 1
             continue
+        rows += 1
         yield row
+    if not rows and dropped["malformed_row"]:
+        raise ValueError(
+            f"{path} {fault or 'has no row: none of its lines is a JSON object'}; expected a JSON object a line, in "
+            'UTF-8, such as {"question": "1+1?", "answer": "2"}'
+        )
+
+
+def _lines_or_items(path: Path) -> Iterator[Any]:
+    """The lines of a file, as bytes, or the items of the one JSON array that it is."""
+    lines = _lines(path)
+    first = next((line for line in lines if line.strip()), b"")
+    if first.lstrip().startswith(b"["):
+        text = [first, *lines]
+        try:
+            items = json.loads(b"".join(text))
+        except (ValueError, RecursionError):
+            yield from text
+        else:
+            yield from items
+        return
+    yield first
+    yield from lines
 
 
 def _lines(path: Path) -> Iterator[bytes]:

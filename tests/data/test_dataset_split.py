@@ -110,7 +110,7 @@ def test_field_without_strip_keeps_its_white_space(load):
 
 def test_card_whose_fields_do_not_match_its_file_is_an_error(load):
     with pytest.raises(
-        ConfigError, match=r"split train gives no problem \(dropped: {'empty_question': 2}\); the fields"
+        ConfigError, match=r"split train gives no problem \(dropped: {'empty_question': 2}\): fields.question"
     ):
         load([{"question": "?", "answer": "1"}] * 2)
 

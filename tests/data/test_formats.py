@@ -70,11 +70,10 @@ def test_damaged_file_is_an_error(tmp_path, name, content, message):
         (b"\xef\xbb\xbf" + b'{"a": 1}\n{"a": 2}\n', 2, 0),
         (b'{"a": 1}\n' + b'{"a": ' * 100_000 + b'\n{"a": 2}\n', 2, 1),
         (b'{"a": 1}\n\x00\x00\x00\n{"a": "\x00"}\n', 1, 2),
-        (b"PAR1\x15\x04\n", 0, 1),
         (b"\n \n", 0, 0),
         (b'{"a": 1}\n\xff\xfe\n[1]\n3\n', 1, 3),
     ],
-    ids=["BOM", "deeply nested", "NUL", "Parquet by another name", "blank", "no UTF-8, no objects"],
+    ids=["BOM", "deeply nested", "NUL", "blank", "no UTF-8, no objects"],
 )
 def test_a_bad_line_of_jsonl_is_counted_and_the_others_are_read(tmp_path, content, rows, malformed):
     (tmp_path / "rows.jsonl").write_bytes(content)

@@ -117,10 +117,12 @@ def test_bad_rows_are_counted_and_reported_with_file_and_line(tmp_path, caplog):
         ({}, r"data\.path is empty, but this task reads a JSONL file; set data\.path="),
         ({"path": "nowhere.jsonl"}, r"data\.path is 'nowhere\.jsonl', which does not exist"),
         ({"path": "."}, r"data\.path is '\.', which is a directory"),
-        ({"path": __file__, "eval_path": "nowhere.gz"}, r"data\.eval_path is 'nowhere\.gz', which does not exist"),
+        ({"path": "rows.jsonl", "eval_path": "nowhere.gz"}, r"data\.eval_path is 'nowhere\.gz', which does not exist"),
     ],
 )
-def test_missing_file_is_reported_with_its_setting(settings, message):
+def test_missing_file_is_reported_with_its_setting(settings, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "rows.jsonl", *(f"<<{n}*{n}={n * n}>>" for n in range(50)))
     with pytest.raises(FileNotFoundError, match=message):
         CalculatorTask(DataConfig(**settings))
 

@@ -1,0 +1,124 @@
+"""A file of rows that cannot be used is refused with its own fault, and a plain file of rows needs no card."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import yaml
+
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.datasets import DatasetsTask
+
+ROW = {"q": "1+1?", "a": "2"}
+
+
+def load(tmp_path, content, name="rows.jsonl", **card):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    fields = {"name": "mine", "verifier": "math", "fields": {"question": "q", "answer": "a"}, "splits": {"test": name}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(fields | card))
+    task = DatasetsTask(DataConfig(task="datasets", root=str(tmp_path), eval=[str(tmp_path / "mine.yaml")]))
+    return task.problems("test")
+
+
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [json.dumps([ROW]), json.dumps([ROW], indent=2), f"\n  {json.dumps([ROW])}\n", json.dumps([ROW, 3]), lines(ROW)],
+)
+def test_a_json_array_is_read_whatever_the_file_s_name(tmp_path, content):
+    assert load(tmp_path, content)[0].gold == "2"
+
+
+@pytest.mark.parametrize(
+    ("content", "card", "complaint"),
+    [
+        ("", {}, "is empty; expected rows"),
+        ("\n \n", {}, "is empty; expected rows"),
+        ("[]", {}, "is empty; expected rows"),
+        ('{"q": "caf\xe9", "a": "2"}\n'.encode("latin-1"), {}, "is not UTF-8"),
+        ('q,a\n1+1?,2\n', {}, "none of its lines is a JSON object"),
+        (b"PAR1\x15\x04\n", {}, "none of its lines is a JSON object"),
+        (lines([1], [2]), {}, "none of its lines is a JSON object"),
+        (lines({"prompt": "1+1?", "a": "2"}), {}, "fields.question (q) is missing; the rows have prompt, a"),
+        (lines({"q": " ", "a": "2"}), {}, "fields.question (q) is empty or missing"),
+        (lines({"q": "1+1?", "gold": "2"}), {}, "fields.answer (a) is missing; the rows have q, gold"),
+        (lines({"q": "1+1?", "a": ["2"]}), {}, "fields.answer (a) is a list; expected a text or number: a[0], or"),
+        (lines({"q": "1+1?", "a": {"text": "2"}}), {}, "fields.answer (a) is a mapping; expected a text or number: a"),
+        (
+            lines({"q": [{"role": "user", "content": "1+1?"}], "a": "2"}),
+            {},
+            "fields.question (q) is a list; expected a text or number: q[0].content",
+        ),
+        (lines({"q": "1+1?", "a": True}), {}, "fields.answer (a) is true"),
+        (
+            lines({**ROW, "level": 3}, {**ROW, "level": 4}),
+            {"filters": {"level": ["3"]}},
+            "filters.level keeps ['3']; the rows have 3, 4",
+        ),
+        (
+            lines(ROW),
+            {"fields": {"question": "q", "answer": {"path": "a", "after_last": "#### "}}},
+            "fields.answer (a) is '2'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_without_a_problem_is_refused_with_its_own_fault(tmp_path, content, card, complaint):
+    with pytest.raises((ConfigError, ValueError)) as error:
+        load(tmp_path, content, **card)
+    assert complaint in str(error.value) and "\n" not in str(error.value)
+    assert "rows.jsonl" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "gold"),
+    [
+        (Decimal("10.00"), "10"), (Decimal("0.250"), "0.25"), (Decimal("-3"), "-3"), (Decimal("1E+3"), "1000"),
+        (Decimal("12345678901234567890.5"), "12345678901234567890.5"), (Decimal("0.00"), "0"),
+        (Decimal("1e-7"), "0.0000001"),
+        (Decimal("-0.5"), "-0.5"), (Decimal("100"), "100"), (Decimal("99999999999999999999"), "99999999999999999999"),
+    ],
+)  # fmt: skip
+def test_a_decimal_of_parquet_is_an_answer(tmp_path, value, gold):
+    column = pyarrow.array([value], pyarrow.decimal128(38, 10))
+    pyarrow.parquet.write_table(pyarrow.table({"q": ["1?"], "a": column}), tmp_path / "rows.parquet")
+    content = (tmp_path / "rows.parquet").read_bytes()
+    assert load(tmp_path, content, "rows.parquet")[0].gold == gold
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"question": "1+1?", "answer": "2"}, "own.jsonl"), ({"prompt": "1+1?", "gold": 2}, "own.jsonl"),
+        ({"problem": "1+1?", "answer": 2.0}, "own rows.jsonl"), ({"question": "1+1?", "gold": "2"}, "own.json"),
+        ({"prompt": "1+1?", "answer": "2", "level": 3}, "1.own.jsonl"),
+    ],
+)  # fmt: skip
+def test_a_file_of_rows_needs_no_card(tmp_path, row, name):
+    (tmp_path / name).write_text(lines(row))
+    for root, entry in (("", str(tmp_path / name)), (str(tmp_path), name)):
+        task = DatasetsTask(DataConfig(task="datasets", root=root, train=[entry], eval=[entry]))
+        problem = task.problems("train")[0]
+        assert (problem.prompt, problem.gold) == ("1+1?", "2")
+        assert task.verifier()(problem, r"so \boxed{2}", True) is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (lines({"q": "1", "a": "2"}), "has the columns q, a; expected question, prompt or problem and answer or gold"),
+        ("", "is empty; expected rows"),
+    ],
+)
+def test_a_file_of_rows_with_other_columns_needs_a_card(tmp_path, content, complaint):
+    (tmp_path / "own.jsonl").write_text(content)
+    with pytest.raises(ConfigError) as error:
+        DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / "own.jsonl")]))
+    assert complaint in str(error.value)
