@@ -93,13 +93,13 @@ def _curves(
     material: Material, of_problem: Callable[[list[Answer], list[bool], list[int]], np.ndarray]
 ) -> tuple[list[Series], str]:
     sets = SampleSets.of(material)
-    responses, codec = sets.responses, material.codec
+    responses = sets.responses
     read = answer_reader(str(material.run.settings.get("data.task", "")))
 
     def of_set(problems: Mapping[str, list[int]], ks: list[int]) -> np.ndarray:
         rows = []
         for samples in problems.values():
-            answers = [read(codec.decode(responses.tokens[responses.span(i)].tolist())) for i in samples]
+            answers = [read(responses.records[i].response) for i in samples]
             rows.append(of_problem(answers, responses.right[samples].tolist(), ks))
         return np.stack(rows)
 
@@ -109,7 +109,7 @@ def _curves(
     return series, sets.note
 
 
-@analysis("samples and tokenizer", "Deng et al. 2025, figure 1b")
+@analysis("samples", "Deng et al. 2025, figure 1b")
 def answer_diversity(material: Material) -> Figure:
     """Distinct final answers among k samples, before and after training."""
     series, note = _curves(material, lambda answers, _, ks: distinct_answers(answers, ks))
@@ -123,7 +123,7 @@ def answer_diversity(material: Material) -> Figure:
     )
 
 
-@analysis("samples and tokenizer", "Deng et al. 2025, table 4")
+@analysis("samples", "Deng et al. 2025, table 4")
 def maj_at_k(material: Material) -> Figure:
     """maj@k for k = 1 … n."""
     generator = np.random.default_rng(material.seed)

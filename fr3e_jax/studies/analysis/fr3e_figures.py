@@ -12,7 +12,7 @@ import numpy as np
 
 from fr3e_jax.studies.analysis.figure import Figure, HeatMap, Series, finite
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
-from fr3e_jax.studies.analysis.responses import by_step
+from fr3e_jax.studies.analysis.responses import by_step, problem_of
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 AVERAGED = 10  # steps of the moving average of advantages
@@ -31,7 +31,8 @@ def advantages_over_steps(material: Material) -> Figure:
     The paper compares the moving averages with E[A] = 0; it does not say how many steps they cover.
     """
     responses = material.training
-    steps, (low, lower, median, upper, high), means = by_step(responses.step, responses.advantage, QUANTILES)
+    advantages = responses.column(lambda r: math.nan if r.advantage is None else r.advantage, float)
+    steps, (low, lower, median, upper, high), means = by_step(responses.step, advantages, QUANTILES)
     if not steps:
         raise NothingToShow("no rollout has an advantage")
     return Figure(
@@ -54,9 +55,9 @@ def reward_by_problem(material: Material) -> HeatMap:
     """
     responses, origin = material.sampled_problems
     evaluated = origin.startswith("evaluation")
-    mask = responses.graded & (responses.base > 0 if evaluated else np.array([k == "base" for k in responses.kind]))
+    mask = responses.graded & responses.column(lambda r: r.base > 0 if evaluated else r.kind == "base")
     steps = [int(step) for step in np.unique(responses.step[mask])]
-    problems, indices = np.unique(np.asarray(responses.problem)[mask], return_inverse=True)
+    problems, indices = np.unique(responses.column(problem_of, str)[mask], return_inverse=True)
     columns = np.searchsorted(steps, responses.step[mask])
     cell = indices * len(steps) + columns
     count = np.bincount(cell, minlength=len(problems) * len(steps)).reshape(len(problems), -1)

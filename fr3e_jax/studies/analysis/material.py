@@ -64,7 +64,7 @@ class Material:
           NothingToShow: none is stored.
         """
         try:
-            if (self.evaluation.base > 0).any():
+            if any(record.base > 0 for record in self.evaluation.records):
                 return self.evaluation, "evaluation samples, without the greedy answer"
         except NothingToShow:
             pass

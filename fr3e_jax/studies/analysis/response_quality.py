@@ -78,8 +78,8 @@ def low_quality_responses(material: Material) -> Figure:
     redundancy = np.array([n_gram_redundancy(responses.tokens[responses.span(i)]) for i in range(len(responses))])
     defects = {
         f"repetition (3-gram redundancy above {MOST_REDUNDANCY})": redundancy > MOST_REDUNDANCY,
-        "cut at the length cap": ~responses.finished,
-        "no answer": np.array([outcome == "no_answer" for outcome in responses.outcome]),
+        "cut at the length cap": responses.column(lambda record: not record.finished),
+        "no answer": responses.column(lambda record: record.outcome == "no_answer"),
     }
     steps, index = np.unique(responses.step, return_inverse=True)
     count = np.bincount(index)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -45,32 +46,32 @@ class Responses:
     """bool ``[T]``: the policy sampled the token in this very response: neither a shared prefix nor a tool's answer."""
     written: np.ndarray
     """bool ``[T]``: the policy wrote the token; False in tool answers."""
-    step: np.ndarray
-    """int64 ``[R]``."""
-    reward: np.ndarray
-    """float64 ``[R]``."""
-    right: np.ndarray
-    """bool ``[R]``: the verifier accepts it."""
-    graded: np.ndarray
-    """bool ``[R]``."""
-    finished: np.ndarray
-    """bool ``[R]``: a stop token ended it."""
-    advantage: np.ndarray
-    """float64 ``[R]``, NaN where the response was not trained."""
-    base: np.ndarray
-    """int64 ``[R]``; of an evaluation 0 is the greedy answer."""
-    kind: Sequence[str]
-    outcome: Sequence[str | None]
-    problem: Sequence[str]
-    """Names of the problems; those of two evaluation sets differ."""
-    benchmark: Sequence[str]
-    group: Sequence[tuple[int, int]]
-    """Step and position of the prompt: responses of one prompt of a step."""
+    records: Sequence[RolloutRecord]
+    """``[R]``, without their tokens."""
     note: str = ""
     """The part of the run that was read."""
 
     def __len__(self) -> int:
-        return len(self.step)
+        return len(self.records)
+
+    def column(self, read: Callable[[RolloutRecord], Any], dtype: type = bool) -> np.ndarray:
+        """``read`` of each response → ``[R]``."""
+        return np.array([read(record) for record in self.records], dtype)
+
+    @cached_property
+    def step(self) -> np.ndarray:
+        """int64 ``[R]``."""
+        return self.column(lambda record: record.step, np.int64)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """bool ``[R]``: the verifier accepts it."""
+        return self.column(is_right)
+
+    @cached_property
+    def graded(self) -> np.ndarray:
+        """bool ``[R]``."""
+        return self.column(lambda record: record.outcome is not None or math.isfinite(record.reward))
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -131,24 +132,10 @@ def responses_of(rollouts: Iterable[RolloutRecord], *, note: str = "") -> Respon
         records.append(record)
     lengths = [len(tokens) for tokens in token_columns["tokens"]]
 
-    def column_of(read: Callable[[RolloutRecord], object], dtype: type) -> np.ndarray:
-        return np.array([read(record) for record in records], dtype)
-
     return Responses(
         starts=np.cumsum(lengths, dtype=np.int64),
         **{name: np.concatenate(parts) for name, parts in token_columns.items()},
-        step=column_of(lambda r: r.step, np.int64),
-        reward=column_of(lambda r: r.reward, np.float64),
-        right=column_of(is_right, bool),
-        graded=column_of(lambda r: r.outcome is not None or math.isfinite(r.reward), bool),
-        finished=column_of(lambda r: r.finished, bool),
-        advantage=column_of(lambda r: math.nan if r.advantage is None else r.advantage, np.float64),
-        base=column_of(lambda r: r.base, np.int64),
-        kind=[record.kind for record in records],
-        outcome=[record.outcome for record in records],
-        problem=[f"{r.benchmark}/{r.problem_id}" if r.benchmark else r.problem_id for r in records],
-        benchmark=[record.benchmark for record in records],
-        group=[(record.step, record.prompt_position) for record in records],
+        records=records,
         note=note,
     )
 
@@ -184,6 +171,11 @@ def _draw(record: RolloutRecord, seed: int) -> float:
     """A number from 0 to 1, the same for all rollouts of a prompt, and for a held-out problem at every evaluation."""
     key = 0 if record.kind == "eval" else record.step
     return float(np.random.default_rng([seed, key, record.prompt_position]).random())
+
+
+def problem_of(record: RolloutRecord) -> str:
+    """The name of the problem; those of two evaluation sets differ."""
+    return f"{record.benchmark}/{record.problem_id}" if record.benchmark else record.problem_id
 
 
 def is_right(record: RolloutRecord) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from fr3e_jax.studies.analysis.bootstrap import means_of_resamples, percentiles
 from fr3e_jax.studies.analysis.figure import Figure, Series
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
-from fr3e_jax.studies.analysis.responses import Responses, thirds
+from fr3e_jax.studies.analysis.responses import Responses, problem_of, thirds
 
 DRAWS = 1_000  # resamples of the problems, for the intervals
 MOST_PLACES = 48  # on the k axis
@@ -24,11 +24,11 @@ VOTES = 200  # seeded subsets for maj@k below k = n
 def sampled(responses: Responses, *, evaluation: bool) -> dict[tuple[str, int], dict[str, list[int]]]:
     """(benchmark, step) → problem → indices of its independent graded samples: neither greedy answers nor branches."""
     groups: dict[tuple[str, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for i in range(len(responses)):
-        independent = responses.base[i] > 0 if evaluation else responses.kind[i] == "base"
+    for i, record in enumerate(responses.records):
+        independent = record.base > 0 if evaluation else record.kind == "base"
         if independent and responses.graded[i]:
-            problem = responses.problem[i] if evaluation else f"{responses.problem[i]} of step {responses.step[i]}"
-            groups[responses.benchmark[i], int(responses.step[i])][problem].append(i)
+            problem = problem_of(record) if evaluation else f"{problem_of(record)} of step {record.step}"
+            groups[record.benchmark, record.step][problem].append(i)
     return {key: dict(problems) for key, problems in sorted(groups.items())}
 
 

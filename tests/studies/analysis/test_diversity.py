@@ -70,12 +70,11 @@ def test_majority_between_one_and_all_samples_nears_the_mean_over_all_subsets():
 
 
 def test_curves_of_a_run_are_means_over_its_problems(tmp_path):
-    zero, five = 2, 7  # token ids of the digits 0 and 5; 20 is ">"
-    rows = [([zero, five, five], [0, 1, 1]), ([zero, zero, zero], [0, 0, 0])]
+    rows = [("055", [0, 1, 1]), ("000", [0, 0, 0])]
     samples = [
-        rollout(0, p, b, right, [20, digit, 1], kind="eval")
+        rollout(0, p, b, right, [20, 2, 1], kind="eval", response=f"3-3>{digit}")
         for p, (digits, rights) in enumerate(rows)
-        for b, (digit, right) in enumerate(zip([zero, *digits], [1, *rights], strict=True))
+        for b, (digit, right) in enumerate(zip("0" + digits, [1, *rights], strict=True))
     ]
     run = made_up_run(tmp_path / "run", samples=samples)
     majority, diversity = findings(run, only=["maj_at_k", "answer_diversity"])

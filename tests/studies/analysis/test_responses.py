@@ -1,6 +1,7 @@
 """Rollouts as columns, and the part of a large run that is read."""
 
 import math
+from collections import Counter
 
 import numpy as np
 from analysed_runs import made_up_run, rollout
@@ -45,7 +46,7 @@ def test_prompts_of_a_large_run_are_drawn_as_whole_groups_and_the_note_says_so(t
     run = made_up_run(tmp_path / "run", rollouts=rollouts)
     size = sum(path.stat().st_size for path in run.directory.rollouts.iterdir())
     columns = read_responses(run, limits=ReadLimits(read_bytes=size // 2, tokens=40))
-    groups = {group: columns.group.count(group) for group in columns.group}
+    groups = Counter((record.step, record.prompt_position) for record in columns.records)
     assert 0 < len(groups) < 80 and set(groups.values()) == {4}
     assert {step for step, _ in groups} == {1, 3}
     assert "2 of 3 steps" in columns.note and "of the prompts" in columns.note and "seed 0" in columns.note
@@ -60,6 +61,7 @@ def test_held_out_problems_of_a_large_run_are_the_same_at_every_evaluation(tmp_p
         for b in range(3)
     ]
     columns = read_responses(made_up_run(tmp_path / "run", samples=samples), "eval", limits=ReadLimits(tokens=80))
-    drawn = {step: {position for at, position in columns.group if at == step} for step in (0, 10, 20)}
+    groups = Counter((record.step, record.prompt_position) for record in columns.records)
+    drawn = {step: {position for at, position in groups if at == step} for step in (0, 10, 20)}
     assert 0 < len(drawn[0]) < 40 and drawn[0] == drawn[10] == drawn[20]
-    assert set(map(columns.group.count, columns.group)) == {3}
+    assert set(groups.values()) == {3}
