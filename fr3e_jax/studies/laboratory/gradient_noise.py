@@ -151,23 +151,23 @@ def gradient_noise(
     parts = None
     if oracle is not None:
         reference = Variant("the oracle", oracle_config(variants[0].config, oracle))
-        parts = _repeated(reference, run_dir, ORACLE_PARTS, of_oracle=True).vectors
+        _, parts = _repeated(reference, run_dir, ORACLE_PARTS, of_oracle=True)
     products = None if parts is None else inner_products(parts, parts)
     measured: list[RepeatedGradients] = []
     findings: list[Finding] = []
     for variant in variants:
-        gradients = _repeated(variant, run_dir, repeats)
-        measured.append(gradients.compared(parts))
-        note = _note(variant.config, run_dir, gradients.parameters, repeats, oracle)
+        costs, vectors = _repeated(variant, run_dir, repeats)
+        crossed = None if parts is None else inner_products(vectors, parts)
+        measured.append(RepeatedGradients(variant.name, costs, inner_products(vectors, vectors), crossed))
+        note = _note(variant.config, run_dir, vectors.shape[1], repeats, oracle)
         findings = gradient_findings(measured, products, note)
         write_findings(findings, folder)
     return findings
 
 
-def _note(config: Config, run_dir: Path | None, parameters: int, repeats: int, oracle: Oracle | None) -> str:
-    note = f"{repeats} repeats; weights of {run_dir or config.model.path or 'the seed'}, {parameters:,} parameters"
-    if parameters > SKETCH:
-        note += f" (gradients sketched to {SKETCH:,} coordinates)"
+def _note(config: Config, run_dir: Path | None, coordinates: int, repeats: int, oracle: Oracle | None) -> str:
+    note = f"{repeats} repeats; weights of {run_dir or config.model.path or 'the seed'}; gradients of {coordinates:,} "
+    note += "coordinates" + (", a sketch of larger ones" if coordinates == SKETCH else "")
     if oracle is not None:
         note += f"; oracle: {oracle.prompts} prompts with {oracle.rollouts} rollouts each, in {ORACLE_PARTS} parts"
     return note
@@ -214,21 +214,10 @@ def oracle_config(config: Config, oracle: Oracle) -> Config:
     return reinforce
 
 
-@dataclass(frozen=True)
-class _Repeated:
-    name: str
-    repeats: list[Repeat]
-    vectors: np.ndarray  # [N, D] float32
-    parameters: int
-
-    def compared(self, parts: np.ndarray | None) -> RepeatedGradients:
-        products = inner_products(self.vectors, self.vectors)
-        crossed = None if parts is None else inner_products(self.vectors, parts)
-        return RepeatedGradients(self.name, self.repeats, products, crossed)
-
-
-def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: bool = False) -> _Repeated:
-    """``count`` repeats of a recipe; those of the oracle have prompts and noise of their own."""
+def _repeated(
+    variant: Variant, run_dir: Path | None, count: int, *, of_oracle: bool = False
+) -> tuple[list[Repeat], np.ndarray]:
+    """Repeats of a recipe and their gradients ``[N, D]``; those of the oracle have prompts and noise of their own."""
     config = variant.config
     session = open_session(config, keeps_routes=True)
     if session.processes.count > 1:
@@ -253,8 +242,7 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
             repeats.append(repeat)
             vectors.append(vector)
     session.sampler.weights.release()
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    return _Repeated(variant.name, repeats, np.stack(vectors), size)
+    return repeats, np.stack(vectors)
 
 
 def _one_repeat(session: Session, state: TrainingState) -> tuple[Repeat, np.ndarray]:

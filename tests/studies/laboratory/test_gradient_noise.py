@@ -92,10 +92,10 @@ def test_each_repeat_is_a_round_of_fresh_prompts_with_noise_of_its_own(tiny_run,
 
     monkeypatch.setattr(verb, "run_round", watched)
     config = tiny_run.config(explore__enabled=False)
-    found = verb._repeated(verb.Variant("one", config), None, 4)
+    repeats, vectors = verb._repeated(verb.Variant("one", config), None, 4)
     assert [step for step, *_ in seen] == [1, 2, 3, 4]
     assert [position for _, positions in seen for position in positions] == list(range(12))
-    assert found.vectors.shape == (4, found.parameters) and len({bytes(vector) for vector in found.vectors}) == 4
+    assert len(repeats) == len(vectors) == 4 and len({bytes(vector) for vector in vectors}) == 4
     oracle = verb.oracle_config(config, verb.Oracle(8, 6))
     verb._repeated(verb.Variant("oracle", oracle), None, 1, of_oracle=True)
     assert seen[-1][0] > 1_000_000 and len(seen[-1][1]) == 1
