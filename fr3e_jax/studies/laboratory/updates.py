@@ -1,10 +1,14 @@
-"""``fr3e updates``: how the updates between two checkpoints of a run changed the probabilities of sampled tokens."""
+"""``fr3e updates``: how the updates between two checkpoints of a run changed the probabilities of sampled tokens.
+
+(Deng et al. 2025, 3.2.2, figure 4.) Dimension key: T tokens of all responses.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +24,14 @@ from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.session.run_weights import read_run_params
 from fr3e_jax.session.session import Session, open_session
-from fr3e_jax.studies.analysis.figure import Finding
+from fr3e_jax.studies.analysis.figure import Figure, Finding, Series, TextTable
 from fr3e_jax.studies.analysis.finding_content import write_findings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
-from fr3e_jax.studies.analysis.token_updates import TokenUpdates, update_by_entropy, update_summary
 from fr3e_jax.studies.printing import print_tables
+
+SMALL = 0.06  # a change of probability below this is none (Deng et al. 2025, 3.2.2)
+TOP = 0.2  # the share of tokens with the greatest changes
+TENTHS = 10
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def token_updates(config: Config, run_dir: Path, steps: Sequence[int], responses: int) -> list[Finding]:
-    """The findings of `fr3e_jax.studies.analysis.token_updates` on a run's base rollouts between two checkpoints.
+    """The change of the tokens of a run's base rollouts between two checkpoints.
 
     Args:
       config: the run's settings.
@@ -78,20 +85,12 @@ def token_updates(config: Config, run_dir: Path, steps: Sequence[int], responses
     advantages = np.repeat([np.nan if record.advantage is None else record.advantage for record in chosen], lengths)
     ratios = np.exp(before.own_logprobs - np.concatenate([record.logprobs for record in chosen]))
     weights = np.asarray(gradient_weight(ratios, advantages, config.loss.epsilon_high))
-    updates = TokenUpdates(
-        right=np.repeat([record.outcome == "right" for record in chosen], lengths),
-        before=before.own_logprobs,
-        after=after.own_logprobs,
-        entropies=before.entropies,
-        gradients=before.magnitudes,
-        weights=np.abs(weights),
-        candidates=(before.candidates, after.candidates),
-    )
+    right = np.repeat([record.outcome == "right" for record in chosen], lengths)
     note = (
         f"checkpoints of steps {earlier} and {later}; {len(chosen)} base rollouts of the steps between, "
         f"{sum(lengths):,} tokens; positive samples are right responses"
     )
-    return [update_summary(updates, note), update_by_entropy(updates, note)]
+    return [update_summary(before, after, right, np.abs(weights), note), update_by_entropy(before, after, right, note)]
 
 
 def _two(run: StoredRun, steps: Sequence[int]) -> tuple[int, int]:
@@ -140,6 +139,90 @@ def _scores(session: Session, params, chosen: Sequence[RolloutRecord]) -> Altern
         ids = np.concatenate([record.token_ids for record in some])
         parts.append(engine.programs.alternatives(weights, trunks[0].batch, rows, positions, ids))
     return Alternatives(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def probability_changes(before: Alternatives, after: Alternatives) -> np.ndarray:
+    """Δp of each token → float64 ``[T]``."""
+    return np.subtract(*(np.exp(np.asarray(side.own_logprobs, np.float64)) for side in (after, before)))
+
+
+def update_summary(
+    before: Alternatives, after: Alternatives, right: np.ndarray, weights: np.ndarray, note: str
+) -> TextTable:
+    """Shares of small changes, mean changes, gradients and candidates, for positive and negative samples.
+
+    G_t is averaged over the tokens of responses that trained. FR3E's base rollouts do not.
+
+    Args:
+      before, after: the tokens ``[T]`` under the two checkpoints.
+      right: bool ``[T]``, the token's response is right, a positive sample.
+      weights: |α_t| ``[T]`` (`objectives.entropy.gradient_weight`); NaN where the response trained nothing.
+      note: of the finding.
+    """
+    delta, weighted = probability_changes(before, after), before.magnitudes * weights
+    trained, size = ~np.isnan(weighted), np.abs(delta)
+    most_changed = np.zeros(len(size), bool)
+    most_changed[np.argsort(-size, kind="stable")[: max(1, round(TOP * len(size)))]] = True
+    masks = {"all": np.ones(len(size), bool), "positive samples": right, "negative samples": ~right}
+    rows: list[dict[str, Any]] = []
+    for name, mask in masks.items():
+        if not mask.any():
+            continue
+        top = mask & most_changed
+        rows.append(
+            {
+                "tokens of": name,
+                "tokens": int(mask.sum()),
+                f"share with |Δp| < {SMALL}": _mean(size[mask] < SMALL),
+                "mean Δp": _mean(delta[mask]),
+                "mean |Δp|": _mean(size[mask]),
+                "share that rose": _mean(delta[mask] > 0),
+                "entropy of the top 20 %": _mean(before.entropies[top]),
+                "entropy of all": _mean(before.entropies[mask]),
+                "G_t/|α_t| of the top 20 %": _mean(before.magnitudes[top]),
+                "G_t/|α_t| of all": _mean(before.magnitudes[mask]),
+                "G_t of the top 20 %": _mean(weighted[top & trained]),
+                "G_t of all": _mean(weighted[mask & trained]),
+                "branching factor before": _mean(before.candidates[mask]),
+                "branching factor after": _mean(after.candidates[mask]),
+            }
+        )
+    return TextTable(
+        name="token_updates",
+        title="Token probability updates",
+        columns=list(rows[0]),
+        cells=[list(row.values()) for row in rows],
+        source="Deng et al. 2025, 3.2.2, eq. 4 and 2.2",
+        note=note,
+    )
+
+
+def update_by_entropy(before: Alternatives, after: Alternatives, right: np.ndarray, note: str) -> Figure:
+    """Mean Δp of positive and negative samples, and mean |Δp|, by tenth of the entropy."""
+    delta, order = probability_changes(before, after), np.argsort(before.entropies, kind="stable")
+    tenth = np.empty(len(order), int)
+    tenth[order] = np.arange(len(order)) * TENTHS // max(1, len(order))
+
+    def line(name: str, values: np.ndarray, mask: np.ndarray) -> Series:
+        return Series(name, list(range(1, TENTHS + 1)), [_mean(values[mask & (tenth == i)]) for i in range(TENTHS)])
+
+    return Figure(
+        name="updates_by_entropy",
+        title="Probability updates by entropy",
+        x_label="tenth of the entropy before, from the lowest",
+        y_label="mean change",
+        series=[
+            line("positive samples, Δp", delta, right),
+            line("negative samples, Δp", delta, ~right),
+            line("all, |Δp|", np.abs(delta), np.ones(len(order), bool)),
+        ],
+        source="Deng et al. 2025, figure 4",
+        note=note,
+    )
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 VERB = Verb("fr3e updates runs/demo-20250101-120000 --steps 60,70", declare, run, recipe=False)
