@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fr3e_jax.shipped_files import existing
-from fr3e_jax.stores.fetched import fetched_folder
+from fr3e_jax.stores.copies import fetched_folder
 from fr3e_jax.stores.objects import is_remote
 
 SCHEME = "hf://datasets/"

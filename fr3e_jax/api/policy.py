@@ -22,7 +22,7 @@ from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Rollout, Sampling, T
 from fr3e_jax.session.run_weights import read_run_params, refused_weights
 from fr3e_jax.session.session import open_sampler, open_texts, start_runtime
 from fr3e_jax.shipped_files import existing
-from fr3e_jax.stores.fetched import fetched_folder
+from fr3e_jax.stores.copies import fetched_folder
 from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.stores.reading import holds_run, run_folder
 

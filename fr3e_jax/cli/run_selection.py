@@ -85,7 +85,7 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Place 
             if arguments.resume
             else named or newest_run(config.runtime.output_dir, config.name, verb)
         )
-        settings = saved_config(stores.settings_folder(run_dir))
+        settings = saved_config(stores.run_folder(run_dir, rollouts=False))
     # A resumed run is profiled again, or allowed to change, only if this very command asks for it.
     allowed = f"runtime.allow_changes={str(arguments.allow_changes).lower()}"
     overrides = [_NO_PROFILE, allowed, *arguments.overrides]
@@ -124,7 +124,7 @@ def newest_run(output: str, name: str, verb: str) -> Place:
     """
     runs: list[Place]
     if is_remote(output):
-        addresses = stores.newest_first(output, name)
+        addresses = [run for run in reversed(stores.runs_below(output, depth=1)) if f"/{name}-" in run]
         runs = [run for run in addresses if _is_run(stores.run_folder(run, rollouts=False), name, verb)]
         has_checkpoint, noun = stores.has_checkpoint, "address"
     else:

@@ -17,7 +17,7 @@ from fr3e_jax.configuration.sampler_rules import correct_by_default
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, sections, settings
 from fr3e_jax.shipped_files import find_recipe
-from fr3e_jax.stores.fetched import fetched_file
+from fr3e_jax.stores.copies import fetched_file
 from fr3e_jax.stores.objects import is_remote
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fr3e_jax.data.jsonl import GZIP_MAGIC, read_rows
 from fr3e_jax.hub import SCHEME, dataset_files
-from fr3e_jax.stores.fetched import fetched_files, fetched_folder
+from fr3e_jax.stores.copies import fetched_files, fetched_folder
 from fr3e_jax.stores.objects import is_remote, join
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fr3e_jax.stores.copies import copy_of
-from fr3e_jax.stores.fetched import fetched_file
+from fr3e_jax.stores.copies import copy_of, fetched_file
 from fr3e_jax.stores.objects import is_remote
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from fr3e_jax.stores.objects import FileState, Store, StoreFailed
+from fr3e_jax.stores.objects import FileState, Store, StoreFailed, join
 
 RECORD = ".fr3e_copy.json"
 
@@ -55,21 +55,12 @@ def address_of(folder: Path) -> str:
     return CopyRecord(folder).address or str(folder)
 
 
-@contextlib.contextmanager
-def exclusively(folder: Path) -> Iterator[None]:
-    """Let one process of this machine change a copy at a time."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f".{folder.name}.lock"), "ab") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
 def fetch(store: Store, files: Mapping[str, FileState], folder: Path, *, fixed: str = "") -> None:
     """Fetch the files that the folder lacks, or whose state is not as it was at the last fetch.
 
     Args:
       store: holds the files.
-      files: their states.
+      files: their states; a time of change is given to the copy, too.
       folder: gets them.
       fixed: beginning of the names of files that cannot grow meanwhile: they must have the size of their state.
 
@@ -89,14 +80,64 @@ def fetch(store: Store, files: Mapping[str, FileState], folder: Path, *, fixed: 
         if name.startswith(fixed) and (size := path.stat().st_size) != state[0]:
             path.unlink()
             raise StoreFailed(f"{store.address}/{name} is not as it was written: {state[0]} bytes, and {size} came")
+        if isinstance(state[1], int):
+            os.utime(path, ns=(state[1], state[1]))
         record.files[name] = state
         record.write()
 
 
-def forget(folder: Path, names: Iterator[str]) -> None:
-    """Remove files that were fetched once."""
-    record = CopyRecord(folder)
-    for name in list(names):
-        (folder / name).unlink(missing_ok=True)
-        del record.files[name]
-    record.write()
+@contextlib.contextmanager
+def updated_copy(folder: Path, files: Mapping[str, FileState] | None = None) -> Iterator[None]:
+    """A block in which this process alone changes a copy; first, fetched files that ``files`` lacks are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_name(f".{folder.name}.lock"), "ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        record = CopyRecord(folder)
+        for name in record.files.keys() - files.keys() if files is not None else ():
+            (folder / name).unlink(missing_ok=True)
+            del record.files[name]
+        record.write()
+        yield
+
+
+def fetched_folder(address: str) -> Path:
+    """The folder with all objects below an address, such as a model; objects that are gone are removed from it.
+
+    Files are fetched again when their size or tag has changed.
+
+    Raises:
+      FileNotFoundError: there is nothing below the address.
+      StoreFailed: the store cannot be read.
+    """
+    store, folder = Store(address), copy_of(address, "fetched")
+    objects = {name: state for name, state in store.below().items() if name and not name.endswith("/")}
+    if not objects:
+        raise FileNotFoundError(f"{address} holds nothing; expected the files of a folder there")
+    with updated_copy(folder, objects):
+        fetch(store, objects, folder)
+    return folder
+
+
+def fetched_file(address: str) -> Path:
+    """The file of one object.
+
+    Raises:
+      FileNotFoundError: there is no such object.
+      StoreFailed: the store cannot be read.
+    """
+    parent, _, name = address.rstrip("/").rpartition("/")
+    store, folder = Store(parent), copy_of(parent, "fetched")
+    objects = store.below(name)
+    if name not in objects:
+        raise FileNotFoundError(f"{address} does not exist")
+    with updated_copy(folder):
+        fetch(store, {name: objects[name]}, folder)
+    return folder / name
+
+
+def fetched_files(pattern: str) -> list[Path]:
+    """The files of the objects that a glob matches, in order; none if it matches nothing."""
+    names = pattern.split("/")
+    fixed = next((i for i, name in enumerate(names) if set(name) & set("*?[")), len(names) - 1)
+    parent, rest = "/".join(names[:fixed]), "/".join(names[fixed:])
+    return [fetched_file(join(parent, name)) for name in Store(parent).matching(rest)]

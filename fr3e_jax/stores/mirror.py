@@ -96,28 +96,26 @@ class Mirror:
         store, record = Store(address), CopyRecord(folder)
         run = MirroredRun.read(store)
         is_current = (run.token if run else "") in record.tokens
-        if resume and run is None and not (is_current and holds_files(folder)):
+        exists = run is not None or (is_current and holds_files(folder))
+        if resume and not exists:
             raise FileNotFoundError(f"{store.address} holds no run; expected the address of an earlier run")
-        if not resume and (run is not None or (is_current and holds_files(folder))):
+        if exists and not resume:
             where = "" if run else f" (not yet in the store; its files are in {folder})"
             raise FileExistsError(
                 f"runtime.run_dir={store.address} already holds a run{where}; expected a new address: continue that "
                 "run with --resume, or choose another runtime.run_dir"
             )
-        if not is_current:
-            _move_aside(folder)  # another machine went on, or the run was deleted from the store
-            record = CopyRecord(folder)
-        if run is not None and not is_current:
-            record.write("gone")  # until all is there, the folder is at no state of the store
+        run = run or MirroredRun()
+        if not is_current:  # another machine went on, or the run was deleted from the store
+            _move_aside(folder)
+            CopyRecord(folder).write("gone")  # until all is there, the folder is at no state of the store
             fetch(store, run.files, folder, fixed=CHECKPOINTS)
             record = CopyRecord(folder)
-            for name, (_, changed_at) in run.files.items():
-                os.utime(folder / name, ns=(changed_at, changed_at))
         record.address = store.address
-        record.write(run.token if run else "")
-        self._store, self._run, self._record, self._folder = store, run or MirroredRun(), record, folder
+        record.write(run.token)
+        self._store, self._run, self._record, self._folder = store, run, record, folder
         left_over = store.below(CHECKPOINTS.rstrip("/"))  # by an upload that was killed
-        store.delete(name for name in left_over if name not in self._run.files)
+        store.delete(name for name in left_over if name not in run.files)
         self._thread.start()
 
     def complete(self) -> None:
@@ -160,18 +158,17 @@ class Mirror:
                 f"{store.address} was {'taken over by another run' if there else 'deleted'}; nothing was written there "
                 "since. Stop that run, then continue from the last checkpoint with --resume"
             )
-        names = mirrored_files(folder)
-        gone = files.keys() - set(names)
-        changed = [name for name in names if not (folder / name).exists() or files.get(name) != _state(folder / name)]
+        states = {name: _state(folder / name) for name in mirrored_files(folder)}
+        gone = files.keys() - states.keys()
+        changed = [name for name, state in states.items() if state is None or state != files.get(name)]
         if broken := {checkpoint_of(name) for name in (*gone, *changed)} & self._run.checkpoints():
             self._commit({name: state for name, state in self._run.files.items() if checkpoint_of(name) not in broken})
         missing = set[str]()  # checkpoints that were removed meanwhile
         # The names were listed first, and checkpoints are put last: what a checkpoint claims to be on disk is put.
         for name in sorted(changed, key=lambda name: name.startswith(CHECKPOINTS)):
             try:
-                state = _state(folder / name)
                 store.upload(name, folder / name)
-                files[name] = state
+                files[name] = states[name]
             except FileNotFoundError:
                 missing.add(checkpoint_of(name))
         for name in gone:
@@ -223,8 +220,12 @@ def mirrored_files(folder: Path) -> list[str]:
     return list(names)
 
 
-def _state(path: Path) -> FileState:
-    state = path.stat()
+def _state(path: Path) -> FileState | None:
+    """Size and time of change; None if the file was removed since it was listed."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return None
     return [state.st_size, state.st_mtime_ns]
 
 

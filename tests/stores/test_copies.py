@@ -8,7 +8,7 @@ from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.data.formats import find_files
 from fr3e_jax.data.jsonl import existing_file
 from fr3e_jax.hub import model_directory
-from fr3e_jax.stores.fetched import fetched_folder
+from fr3e_jax.stores.copies import fetched_folder
 from fr3e_jax.stores.objects import Store
 
 
