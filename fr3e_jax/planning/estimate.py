@@ -15,14 +15,7 @@ import jax
 from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.trained_trunks import trains_trunks
-from fr3e_jax.planning.workload import (
-    DecodeShape,
-    base_shape,
-    bases_per_prompt,
-    explore_shape,
-    largest_micro_batch,
-    promoted_capacity,
-)
+from fr3e_jax.planning.workload import decoder_sizes, largest_micro_batch, promoted_rows
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.int8 import channel_elements, with_scales
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
@@ -30,7 +23,6 @@ from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.mesh import rollout_shape, training_shape
 from fr3e_jax.programs.row_shape import RowShape
-from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.session.adapters_and_experts import lora_settings
 
 _WIDTH = {"float32": 4, "bfloat16": 2}
@@ -232,22 +224,16 @@ class Estimator:
         copied = {"weights of training": self.weights(self.stored, self.train)} if self.copies else {}
         return self.beside_policy() | copied
 
-    def promoted_rows(self) -> tuple[int, int]:
-        """Rows of one promotion, whose positions are split over the batch shards, and positions of each."""
-        shards = self.roll.batch_shards
-        capacity = -(-promoted_capacity(self.config) // shards) * shards
-        return power_of_two(bases_per_prompt(self.config)), capacity
-
     def promoted_bytes(self) -> float:
         """Bytes of the promoted trunks of a round."""
-        rows, capacity = self.promoted_rows()
+        rows, capacity = promoted_rows(self.config, self.roll.batch_shards)
         return self.config.rollout.prompts_per_round * self.cache_bytes(rows * capacity // self.roll.batch_shards)
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
     def caches(self, explore: bool) -> tuple[float, float]:
         """Bytes on a device of the trunks and of the rings, without hidden states: what decode steps read."""
-        shape = (explore_shape if explore else base_shape)(self.config, self.slots)
+        shape = decoder_sizes(self.config, self.slots, explore=explore)
         slots = shape.slots // self.roll.batch_shards
         return self.cache_bytes(slots * shape.trunk_capacity), self.cache_bytes(slots * shape.lanes * shape.capacity)
 
@@ -259,7 +245,7 @@ class Estimator:
     def decode(self, explore: bool = False) -> Estimate:
         """A chunk of decode steps of base rollouts, or of explored rollouts."""
         config, a = self.config, self.a
-        shape = (explore_shape if explore else base_shape)(config, self.slots)
+        shape = decoder_sizes(config, self.slots, explore=explore)
         slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
         lanes, heads = slots * shape.lanes, self.heads_per_device(self.roll)
         trunks, read_rings = self.caches(explore)
@@ -296,7 +282,7 @@ class Estimator:
     def prefill(self) -> Estimate:
         """The prefill of one prompt for each slot."""
         config, a = self.config, self.a
-        shape: DecodeShape = base_shape(config, self.slots)
+        shape = decoder_sizes(config, self.slots)
         rows, length = self.slots // self.roll.batch_shards, shape.trunk_capacity
         rings = self.cache_bytes(rows * shape.lanes * shape.capacity, hidden=shape.promotable)
         rings += self.cache_bytes(rows * length)
@@ -443,8 +429,8 @@ class Estimator:
 
     def promote(self) -> Estimate:
         """The promotion of a prompt's expanded bases: lanes are read on their shards, and summed to all of them."""
-        base, shards = base_shape(self.config, self.slots), self.roll.batch_shards
-        rows, capacity = self.promoted_rows()
+        base, shards = decoder_sizes(self.config, self.slots), self.roll.batch_shards
+        rows, capacity = promoted_rows(self.config, shards)
         decoder = self.slots // shards * (base.trunk_capacity + base.lanes * base.capacity)
         gathered = self.cache_bytes(rows * capacity)
         arrays = {"decoder": self.cache_bytes(decoder), "trunks": self.cache_bytes(rows * capacity // shards)}

@@ -78,7 +78,6 @@ def make_plan(
     assumed: Assumptions | None = None,
     vocab_size: int = 0,
     efficiency: Efficiency | None = None,
-    price: float = 0.0,
     planned: Callable[[ProgramPlan], None] = lambda plan: None,
 ) -> Plan:
     """Plan the programs of a recipe on a topology.
@@ -91,7 +90,6 @@ def make_plan(
       assumed: the lengths from which amounts are computed; None: every response fills the cap.
       vocab_size: size of the tokenizer, where neither ``model.path`` nor ``model.architecture`` gives it.
       efficiency: the shares of the peaks that programs are expected to reach; None: the assumed ones.
-      price: of a chip-hour.
       planned: called with each program as soon as it is planned.
 
     Raises:
@@ -121,7 +119,7 @@ def make_plan(
     if len(plans) == len(all_names):
         amounts = step_amounts(config, assumed, estimator.lanes)
         parts = stages(plans, amounts)
-        more = dict(steps=planned_steps(config, amounts), efficiency=efficiency, price=price)
+        more = dict(steps=planned_steps(config, amounts), efficiency=efficiency)
         step = dict(
             amounts=amounts,
             stages=parts,

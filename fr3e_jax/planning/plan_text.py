@@ -161,5 +161,4 @@ def _expectation(e: Expected) -> Iterator[str]:
         f"{e.mfu:.0%}, {amount(e.chip_hours_per_step)} chip-hours a step"
     )
     if e.steps:
-        cost = f", {e.price:,.0f} at the given price" if e.price else ""
-        yield f"  {e.steps} steps: {amount(e.chip_hours)} chip-hours{cost}"
+        yield f"  {e.steps} steps: {amount(e.chip_hours)} chip-hours"

@@ -166,7 +166,6 @@ class Expected:
     chip_hours_per_step: float
     steps: int  # of the run; 0: its length is not known
     chip_hours: float  # of all steps
-    price: float  # of all steps, in the unit of the price per chip-hour; 0: no price was given
 
 
 def expected(
@@ -177,7 +176,6 @@ def expected(
     *,
     steps: int = 0,
     efficiency: Efficiency | None = None,
-    price: float = 0.0,
 ) -> Expected:
     """Compute the expectation.
 
@@ -192,7 +190,6 @@ def expected(
       parameters: N.
       steps: of the whole run.
       efficiency: None: the assumed one.
-      price: of a chip-hour.
     """
     efficiency = efficiency or Efficiency()
     seconds = sum(stage.seconds / efficiency.of(stage.dominated_by) for stage in parts)
@@ -207,7 +204,6 @@ def expected(
         chip_hours_per_step=hours,
         steps=steps,
         chip_hours=hours * steps,
-        price=hours * steps * price,
     )
 
 

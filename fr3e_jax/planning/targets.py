@@ -18,14 +18,7 @@ from jax.sharding import PartitionSpec as P
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.configured_programs import configured_critic_programs
 from fr3e_jax.learning.trained_trunks import trains_trunks
-from fr3e_jax.planning.workload import (
-    DecodeShape,
-    base_shape,
-    bases_per_prompt,
-    explore_shape,
-    largest_micro_batch,
-    promoted_capacity,
-)
+from fr3e_jax.planning.workload import decoder_sizes, largest_micro_batch, promoted_rows
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.lora import Adapted
@@ -41,13 +34,10 @@ from fr3e_jax.programs.mesh import (
     replicated,
     rollout_mesh,
 )
-from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
-from fr3e_jax.rollouts.requests import STREAM_NAMES
 from fr3e_jax.session.model import configured_architecture, decoder_programs, model_on
 
 PROGRAMS = ("reshard", "prefill", "decode", "promote", "explore", "score", "accumulate", "apply")
-_STOP_IDS = 2
 
 
 @dataclass(frozen=True)
@@ -132,22 +122,13 @@ class Programs:
         hidden = jax.ShapeDtypeStruct((rows, length, a.hidden_size), compute, sharding=by_width)
         return Trunks((KeyValue(key, value),) * a.num_layers, hidden)
 
-    def state(self, shape: DecodeShape) -> DecodeState:
-        """The abstract `DecodeState` of a decoder of this shape."""
-        like = self._trunks(self.slots, shape.trunk_capacity)
-        return self._result(
-            self.decoder.jitted()["empty"],
-            cache_shape(like),
-            DecoderSizes(
-                slots=shape.slots,
-                lanes=shape.lanes,
-                trunk_capacity=shape.trunk_capacity,
-                capacity=shape.capacity,
-                names=STREAM_NAMES,
-                stops=_STOP_IDS,
-                promotable=shape.promotable,
-            ),
-        )
+    def sizes(self, explore: bool = False) -> DecoderSizes:
+        return decoder_sizes(self.config, self.slots, explore=explore)
+
+    def state(self, sizes: DecoderSizes) -> DecodeState:
+        """The abstract `DecodeState` of a decoder of these sizes."""
+        like = self._trunks(self.slots, sizes.trunk_capacity)
+        return self._result(self.decoder.jitted()["empty"], cache_shape(like), sizes)
 
     def _beside_rollouts(self) -> dict[str, Any]:
         """Other arrays of a run that are on the devices while rollouts are sampled."""
@@ -156,14 +137,9 @@ class Programs:
 
     def _promoted(self) -> Any:
         """The promoted trunks of a round's expanded bases, which wait for exploration."""
-        rows, capacity = self._promoted_rows()
+        rows, capacity = promoted_rows(self.config, self.decoder.shards)
         shapes, shardings = self._trunks(rows, capacity), self.decoder.promoted
         return [abstract_arrays(shapes, shardings)] * self.config.rollout.prompts_per_round
-
-    def _promoted_rows(self) -> tuple[int, int]:
-        """Rows of one promotion, and positions of each."""
-        capacity = self.decoder.round_up(promoted_capacity(self.config))
-        return power_of_two(bases_per_prompt(self.config)), capacity
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
@@ -172,28 +148,26 @@ class Programs:
         return Target("reshard", reshard, (self.params,), resident=self.beside_policy)
 
     def _prefill(self) -> Target:
-        shape = base_shape(self.config, self.slots)
-        ids = self._trunk_ids(shape.trunk_capacity)
+        sizes = self.sizes()
+        ids = self._trunk_ids(sizes.trunk_capacity)
         return Target(
             "prefill",
             self.decoder.jitted()["prefill"],
             (self.rollout_params, ids),
-            resident=self._beside_rollouts() | {"decoder": self.state(shape)},
+            resident=self._beside_rollouts() | {"decoder": self.state(sizes)},
         )
 
     def _decode(self) -> Target:
-        shape = base_shape(self.config, self.slots)
-        waiting = {"prefilled prompts": self._trunks(self.slots, shape.trunk_capacity)}
+        sizes = self.sizes()
+        waiting = {"prefilled prompts": self._trunks(self.slots, sizes.trunk_capacity)}
         promoted = {"promoted trunks": self._promoted()} if self.config.explore.enabled else {}
-        return self._decode_chunk("decode", shape, waiting | promoted)
+        return self._decode_chunk("decode", sizes, waiting | promoted)
 
     def _explore(self) -> Target:
-        return self._decode_chunk(
-            "explore", explore_shape(self.config, self.slots), {"promoted trunks": self._promoted()}
-        )
+        return self._decode_chunk("explore", self.sizes(explore=True), {"promoted trunks": self._promoted()})
 
-    def _decode_chunk(self, name: str, shape: DecodeShape, beside: dict[str, Any]) -> Target:
-        rollout, state = self.config.rollout, self.state(shape)
+    def _decode_chunk(self, name: str, sizes: DecoderSizes, beside: dict[str, Any]) -> Target:
+        rollout, state = self.config.rollout, self.state(sizes)
         return Target(
             name,
             self.decoder.jitted()["decode"],
@@ -203,12 +177,12 @@ class Programs:
         )
 
     def _promote(self) -> Target:
-        rows, capacity = self._promoted_rows()
+        rows, capacity = promoted_rows(self.config, self.decoder.shards)
         chosen = self._array((rows,), np.int32, self.decoding)
         return Target(
             "promote",
             self.decoder.jitted()["promote"],
-            (self.state(base_shape(self.config, self.slots)), chosen, chosen),
+            (self.state(self.sizes()), chosen, chosen),
             {"capacity": capacity},
             resident=self._beside_rollouts() | {"weights of rollouts": self.rollout_params},
         )

@@ -78,13 +78,8 @@ class Topology:
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
 
-def parse_topology(text: str, slices: int = 1) -> Topology:
-    """Read a topology.
-
-    Args:
-      text: ``CHIP:AxB`` or ``CHIP:AxBxC``, optionally followed by ``xNslices``. For GPUs: ``CHIP:GPUSxHOSTS``, with the
-        GPUs of one host.
-      slices: the number of slices, where ``text`` does not give it.
+def parse_topology(text: str) -> Topology:
+    """Read a topology: ``CHIP:AxB`` or ``CHIP:AxBxC``, and perhaps ``xNslices``; of GPUs ``CHIP:GPUS_OF_A_HOSTxHOSTS``.
 
     Raises:
       TopologyError: the message names the nearest chip, or the number of dimensions that the chip's topologies have.
@@ -92,13 +87,11 @@ def parse_topology(text: str, slices: int = 1) -> Topology:
     match = re.fullmatch(r"([a-z]+\d+[a-z]*):(\d+(?:x\d+)*?)(?:x(\d+)slices)?", text.strip().lower())
     if match is None:
         raise TopologyError(f"--topology {text!r} cannot be read; expected CHIP:SHAPE like {_EXAMPLES}")
-    name, shape, named = match[1], tuple(map(int, match[2].split("x"))), int(match[3] or 1)
+    name, shape, slices = match[1], tuple(map(int, match[2].split("x"))), int(match[3] or 1)
     if name not in CHIPS:
         nearest = (difflib.get_close_matches(name, CHIPS, n=1, cutoff=0) or ["v5e"])[0]
         raise TopologyError(f"--topology {text}: no chip {name}; expected {', '.join(CHIPS)}; nearest: {nearest}")
-    if named > 1 and slices > 1 and named != slices:
-        raise TopologyError(f"--topology {text} names {named} slices, --slices {slices}; give one of them")
-    chip, slices = CHIPS[name], max(named, slices)
+    chip = CHIPS[name]
     if 0 in shape or slices < 1:
         raise TopologyError(f"--topology {text} has a size of 0; expected CHIP:SHAPE like {_EXAMPLES}")
     if chip.platform == "gpu":

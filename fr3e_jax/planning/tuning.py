@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.planning.compile import ProgramPlan, estimated_plan
+from fr3e_jax.planning.compile import estimated_plan
 from fr3e_jax.planning.estimate import Estimator
 from fr3e_jax.planning.layout_check import check_layout
 from fr3e_jax.planning.step_time import Assumptions, stages, step_amounts
 from fr3e_jax.planning.targets import PROGRAMS
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.policy.architecture import Architecture
-from fr3e_jax.programs.mesh import MeshMismatch
 from fr3e_jax.programs.row_shape import RowShape
 
 _SIZES = (1, 2, 4, 8)  # of the mesh axes that are tried
@@ -28,13 +29,17 @@ class Change:
     """A setting with its new value."""
 
     setting: str
-    value: str
-    keeps_results: bool  # false if it changes the sampled tokens or the training
+    value: int | str
+    keeps_results: bool = True  # false if it changes the sampled tokens or the training
     saved_bytes: int = 0  # of a program, on each device
     saved_time: float = 0.0  # of a step, 0 to 1
 
     def __str__(self) -> str:
         return f"{self.setting}={self.value}"
+
+    def applied(self, config: Config) -> Config:
+        """A changed copy of the settings."""
+        return changed(config, **{self.setting.replace(".", "__"): self.value})
 
 
 def changed(config: Config, **settings: object) -> Config:
@@ -61,80 +66,73 @@ def advise(config: Config, architecture: Architecture, devices: int, name: str, 
     estimator = Estimator(config, architecture, devices)
     before, row = estimator.of(name).total_bytes, estimator.micro_batch
 
-    def saved(path: str, value: object, row: RowShape | None = None) -> int:
-        return int(
-            before - Estimator(changed(config, **{path: value}), architecture, devices, row=row).of(name).total_bytes
-        )
+    def saved(settings: Config, row: RowShape | None = row) -> int:
+        return int(before - Estimator(settings, architecture, devices, row=row).of(name).total_bytes)
 
-    ranked = []
-    for path, value, keeps_results in _candidates(config, architecture):
-        try:
-            ranked.append((not keeps_results, -saved(path, value, row), path, value))
-        except (MeshMismatch, ValueError):
-            continue  # these devices have no such mesh
-    ranked = [candidate for candidate in ranked if candidate[1] < 0]
-    best = sorted(ranked, key=lambda candidate: candidate[:2])[:count]
-    return [
-        Change(path.replace("__", "."), str(value), not loses, saved(path, value)) for loses, _, path, value in best
-    ]
+    ranked = [(not change.keeps_results, -size, change) for change, size in _tried(config, architecture, saved)]
+    best = sorted((entry for entry in ranked if entry[1] < 0), key=lambda entry: entry[:2])[:count]
+    return [replace(change, saved_bytes=saved(change.applied(config), None)) for _, _, change in best]
 
 
 def cheaper(config: Config, architecture: Architecture, topology: Topology, assumed: Assumptions) -> Change | None:
     """The change that shortens a step most and keeps its results; None if none fits and saves 3 % or more."""
-
     row = Estimator(config, architecture, topology.devices).micro_batch
 
-    def step(settings: Config) -> tuple[float, Sequence[ProgramPlan]]:
+    def step(settings: Config) -> tuple[float, float]:
+        """Seconds of a step, and the largest share of the memory."""
         estimator = Estimator(settings, architecture, topology.devices, assumed.response_tokens, row)
         check_layout(estimator, topology)
         plans = [estimated_plan(name, estimator, topology) for name in program_names(settings, estimator)]
         parts = stages(plans, step_amounts(settings, assumed, estimator.lanes))
-        return sum(stage.seconds for stage in parts), plans
+        return sum(stage.seconds for stage in parts), max(plan.share for plan in plans)
 
     now, _ = step(config)
-    changes = []
-    for path, value, keeps_results in _candidates(config, architecture):
-        try:
-            seconds, plans = step(changed(config, **{path: value}))
-        except (MeshMismatch, ValueError):
-            continue
-        saved = 1 - seconds / now
-        if keeps_results and saved >= _WORTH and max(plan.share for plan in plans) <= _ROOMY:
-            changes.append(Change(path.replace("__", "."), str(value), True, saved_time=saved))
+    changes = [
+        replace(change, saved_time=1 - seconds / now)
+        for change, (seconds, share) in _tried(config, architecture, step)
+        if change.keeps_results and share <= _ROOMY and 1 - seconds / now >= _WORTH
+    ]
     return max(changes, key=lambda change: change.saved_time, default=None)
 
 
-def _candidates(config: Config, a: Architecture) -> Iterator[tuple[str, object, bool]]:
-    """Changes to try: (section__field, value, whether the results stay the same)."""
+def _tried(config: Config, a: Architecture, measure: Callable[[Config], Any]) -> Iterator[tuple[Change, Any]]:
+    """Each change with the measure of the changed settings, but for those that these devices or networks refuse."""
+    for change in _candidates(config, a):
+        with contextlib.suppress(ValueError):
+            yield change, measure(change.applied(config))
+
+
+def _candidates(config: Config, a: Architecture) -> Iterator[Change]:
+    """Changes to try."""
     training, rollout, mesh = config.training, config.rollout, config.mesh
     for size in _SIZES:
         if size != mesh.tensor and a.num_heads % size == 0:
-            yield "mesh__tensor", size, True
+            yield Change("mesh.tensor", size)
         if size != mesh.rollout_tensor and a.num_heads % size == 0:
-            yield "mesh__rollout_tensor", size, True
+            yield Change("mesh.rollout_tensor", size)
         if size != mesh.context and mesh.expert == 1:
-            yield "mesh__context", size, True
+            yield Change("mesh.context", size)
     if mesh.replica > 1:
-        yield "mesh__replica", 1, True
+        yield Change("mesh.replica", 1)
     for remat in ("none", "block"):
         if training.remat != remat:
-            yield "training__remat", remat, True
+            yield Change("training.remat", remat)
     if not training.attention_block or training.attention_block > 512:
-        yield "training__attention_block", 512, True
+        yield Change("training.attention_block", 512)
     if training.token_chunk > 256:
-        yield "training__token_chunk", 256, True
+        yield Change("training.token_chunk", 256)
     # One row for each shard, or twice as many: a still smaller micro-batch would not shrink the program further.
-    yield "training__micro_batch_tokens", config.data.max_prompt_tokens, True
-    yield "training__micro_batch_tokens", 2 * training.micro_batch_tokens, True
+    yield Change("training.micro_batch_tokens", config.data.max_prompt_tokens)
+    yield Change("training.micro_batch_tokens", 2 * training.micro_batch_tokens)
     for name in ("trunk_slots", "lanes_per_trunk", "prompts_per_round"):
         size = getattr(rollout, name)
-        yield f"rollout__{name}", 2 * size, True
+        yield Change(f"rollout.{name}", 2 * size)
         if size > 1:
-            yield f"rollout__{name}", size // 2, True
+            yield Change(f"rollout.{name}", size // 2)
     if rollout.param_dtype == "" and config.model.param_dtype == "float32":
-        yield "rollout__param_dtype", "bfloat16", False
+        yield Change("rollout.param_dtype", "bfloat16", keeps_results=False)
     for name in ("compute_dtype", "param_dtype"):
         if getattr(config.model, name) == "float32":
-            yield f"model__{name}", "bfloat16", False
+            yield Change(f"model.{name}", "bfloat16", keeps_results=False)
     if rollout.max_response_tokens >= 2 * _SHORTEST_RESPONSE:
-        yield "rollout__max_response_tokens", rollout.max_response_tokens // 2, False
+        yield Change("rollout.max_response_tokens", rollout.max_response_tokens // 2, keeps_results=False)

@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.declared_rows import declared_rows
+from fr3e_jax.programs.decoder_state import DecoderSizes
 from fr3e_jax.programs.row_shape import RowShape
+from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
+from fr3e_jax.rollouts.requests import STREAM_NAMES
 
 TrunkBranches = tuple[tuple[int, int], ...]
 """A training trunk: for each branch, its fork and the number of its tokens."""
 
-
-@dataclass(frozen=True)
-class DecodeShape:
-    """The sizes of one decoder state."""
-
-    slots: int
-    lanes: int  # of each slot
-    trunk_capacity: int  # positions of a trunk
-    capacity: int  # columns of a lane's ring
-    promotable: bool  # the lanes keep their hidden states, so that their caches can be promoted to trunks
+_STOP_IDS = 2
 
 
-def base_shape(config: Config, slots: int) -> DecodeShape:
-    """The decoder state of the base rollouts. Exploration may promote their caches, so it makes them promotable."""
-    r = config.rollout
-    trunk = declared_shapes(config).prompt
-    return DecodeShape(slots, r.lanes_per_trunk, trunk, _largest_ring(config), config.explore.enabled)
+def decoder_sizes(config: Config, slots: int, *, explore: bool = False) -> DecoderSizes:
+    """The largest decoder of base rollouts or, with ``explore``, of rollouts from anchors on whole base rollouts."""
+    shapes = declared_shapes(config)
+    return DecoderSizes(
+        slots=slots,
+        lanes=shapes.lanes,
+        trunk_capacity=shapes.responses[-1] if explore else shapes.prompt,
+        capacity=shapes.rings[-1],
+        names=STREAM_NAMES,
+        stops=_STOP_IDS,
+        promotable=shapes.promotable and not explore,
+    )
 
 
-def explore_shape(config: Config, slots: int) -> DecodeShape:
-    """The decoder state of the rollouts from anchors. Their trunks are whole base rollouts."""
-    return DecodeShape(slots, config.rollout.lanes_per_trunk, promoted_capacity(config), _largest_ring(config), False)
-
-
-def _largest_ring(config: Config) -> int:
-    return declared_shapes(config).rings[-1]
-
-
-def promoted_capacity(config: Config) -> int:
-    """Positions of a promoted trunk, which holds a prompt and a whole response."""
-    return declared_shapes(config).responses[-1]
+def promoted_rows(config: Config, shards: int) -> tuple[int, int]:
+    """Rows of one promotion, and positions of each, which are split over ``shards`` batch shards."""
+    capacity = declared_shapes(config).responses[-1]
+    return power_of_two(bases_per_prompt(config)), -(-capacity // shards) * shards
 
 
 def bases_per_prompt(config: Config) -> int:

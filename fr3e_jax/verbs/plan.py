@@ -7,14 +7,13 @@ import json
 import sys
 from dataclasses import replace
 
-from fr3e_jax.cli.arguments import number, positive, share
+from fr3e_jax.cli.arguments import positive, share
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.planning.libtpu import INSTALL, enter_planning_environment, find_libtpu
 from fr3e_jax.planning.topology import TopologyError, parse_topology
 
 DOES_NOT_FIT = 1  # the exit code of a failed run, too
-price = number(float, "a price of a chip-hour; expected a number such as 1.2", lambda value: 0 <= value < 1e6)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +24,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="CHIP:SHAPE",
         help="TPU v4, v5e, v5p or v6e: v5e:8x8, v5p:4x4x4, v5e:16x16x2slices; GPUs, which are estimated: h100:8x4 "
         "(4 hosts of 8)",
-    )
-    parser.add_argument(
-        "--slices", type=positive, default=1, metavar="N", help="number of slices of that shape (default 1)"
     )
     parser.add_argument(
         "--programs",
@@ -60,9 +56,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="compute=A,memory=B,network=C",
         help="shares of the published peaks that programs are expected to reach (default 0.5, 0.35, 0.5)",
     )
-    parser.add_argument(
-        "--price", type=price, default=0.0, metavar="PRICE", help="price of a chip-hour, for the cost of the run"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -85,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     config = load_config(arguments.recipe, arguments.overrides, training=False)
     try:
-        topology = parse_topology(arguments.topology, arguments.slices)
+        topology = parse_topology(arguments.topology)
     except TopologyError as error:
         raise ConfigError(str(error)) from error
     estimates = arguments.estimate or topology.chip.platform == "gpu"
@@ -116,7 +109,6 @@ def run(arguments: argparse.Namespace) -> int:
             assumed=Assumptions(response_tokens, arguments.kept_share),
             vocab_size=0 if has_vocabulary else len(TextCodec.load(config.model.tokenizer)),
             efficiency=replace(Efficiency(), **arguments.efficiency),
-            price=arguments.price,
             planned=show,
         )
     except (OSError, ValueError) as error:  # raised by files and values that the settings name
