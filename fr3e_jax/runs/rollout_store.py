@@ -9,16 +9,14 @@ import gzip
 import math
 import os
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import orjson
-from isal import igzip
+from isal import igzip_threaded
 
 from fr3e_jax.runs.rollout_parts import (
     FILE_NAME,
@@ -108,7 +106,6 @@ _NEEDED = {entry.name for entry in fields(RolloutRecord) if entry.default is ent
 FLOAT_LISTS = ("logprobs", "entropies")
 FLOATS = ("reward", "advantage", "value", "alpha")
 _BUFFER_BYTES = 2**20
-_MEMBER_BYTES = 2**22  # of JSON lines; each such part becomes a gzip member of its own
 _MOST_THREADS = 8
 _LEVEL = 2  # of ISA-L: a tenth of the time of zlib's level 6, 8 % more bytes
 _ENCODING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -151,52 +148,23 @@ def write_rollouts(
 ) -> Path:
     """Write ``rollouts/<stem>_<step>.jsonl.gz`` whole or not at all, over a file of that name; return its path.
 
-    Equal records give equal bytes, on one kind of processor. Evaluations of a step go into a file with another stem.
-    The ``records`` of one ``part`` go into ``<stem>_<step>.<index>-of-<count>.jsonl.gz``. The first part removes what
-    another number of processes left of this step.
+    Equal records give equal bytes, on one kind of processor. ISA-L compresses in threads and lets other threads of
+    Python run meanwhile. Evaluations of a step go into a file with another stem. The ``records`` of one ``part`` go
+    into ``<stem>_<step>.<index>-of-<count>.jsonl.gz``. The first part removes what another number of processes left.
 
     Raises:
       ValueError: a record belongs to another step.
     """
     file = rollout_path(run_dir, step, stem=stem)
-    path = part.path(file)
-    with atomic_file(path) as stream:
-        for member in _compressed(_parts(records, step, path)):
-            stream.write(member)
+    path, threads = part.path(file), min(_MOST_THREADS, os.cpu_count() or 1)
+    with atomic_file(path) as stream, igzip_threaded.open(stream, "wb", _LEVEL, threads=threads) as lines:
+        for record in records:
+            if record.step != step:
+                raise ValueError(f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})")
+            lines.write(_encode(record))
     if part.index == 0:
         drop_other_parts(file, part.count)
     return path
-
-
-def _parts(records: Iterable[RolloutRecord], step: int, path: Path) -> Iterator[bytes]:
-    """JSON lines in parts of `_MEMBER_BYTES`, or of one longer line; one empty part if there are no records."""
-    lines: list[bytes] = []
-    size = 0
-    for record in records:
-        if record.step != step:
-            raise ValueError(f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})")
-        lines.append(_encode(record))
-        size += len(lines[-1])
-        if size >= _MEMBER_BYTES:
-            yield b"".join(lines)
-            lines, size = [], 0
-    yield b"".join(lines)
-
-
-def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Each part as a gzip member, in order, compressed in threads; two parts for each thread wait at most.
-
-    A file of several members is a gzip file as any other. ISA-L lets other threads of Python run meanwhile.
-    """
-    threads = min(_MOST_THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads, thread_name_prefix="fr3e-gzip") as pool:
-        waiting: deque[Future[bytes]] = deque()
-        for chunk in chunks:
-            if len(waiting) == 2 * threads:
-                yield waiting.popleft().result()
-            waiting.append(pool.submit(igzip.compress, chunk, compresslevel=_LEVEL, mtime=0))
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def iterate_rollouts(path: Path) -> Iterator[RolloutRecord]:

@@ -12,7 +12,7 @@ from fr3e_jax.loop.train import train
 from fr3e_jax.programs import explore_programs
 from fr3e_jax.runs import profile
 from fr3e_jax.runs.metrics import read_metrics, without_timing
-from fr3e_jax.runs.profile import Stopwatch, compiled_programs, replaced
+from fr3e_jax.runs.profile import Stopwatch, compiled_programs
 from fr3e_jax.session.grading import Grading
 
 _STAGES = {"first_return", "explore", "score", "update", "store", "evaluate", "checkpoint"}
@@ -74,20 +74,6 @@ def test_other_threads_are_not_part_of_a_step():
     thread.start()
     thread.join()
     assert answers == [1] and not stopwatch.cells
-
-
-def test_attributes_are_put_back_as_they_were():
-    class Owner:
-        of_class = 1
-
-        def __init__(self):
-            self.own = 2
-
-    owner = Owner()
-    with pytest.raises(KeyError), replaced(owner, {"of_class": 10, "own": 20}):
-        assert (owner.of_class, owner.own) == (10, 20)
-        raise KeyError
-    assert vars(owner) == {"own": 2} and owner.of_class == 1
 
 
 def test_compiled_programs_are_found_among_attributes_and_module_names(session):

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.rollout_parts import rollout_path
 from fr3e_jax.runs.rollout_store import RolloutRecord, drop_after, read_rollouts, write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
@@ -53,29 +52,16 @@ def test_equal_records_give_equal_bytes(tmp_path):
     assert first[4:8] == b"\0\0\0\0", "the gzip header holds a time"
 
 
-def test_a_file_of_many_parts_reads_as_one_and_is_the_same_from_any_number_of_threads(tmp_path, monkeypatch):
-    """Parts are compressed side by side, and few of them wait at a time."""
-    monkeypatch.setattr(rollout_store, "_MEMBER_BYTES", 1_000)
-    records = [replace(BASE, id=str(number)) for number in range(200)]
-    made, written, parts = [], [], rollout_store._parts
-
-    def counted(*arguments):
-        for part in parts(*arguments):
-            made.append(len(part))
-            yield part
-
-    monkeypatch.setattr(rollout_store, "_parts", counted)
-    for threads in (1, 8):
-        monkeypatch.setattr(rollout_store, "_MOST_THREADS", threads)
+def test_a_file_of_several_blocks_is_the_same_from_any_number_of_threads(tmp_path, monkeypatch):
+    records = [replace(BASE, id=str(number), response="x" * 50_000) for number in range(100)]
+    contents = []
+    for threads in (1, 2, 8):
+        monkeypatch.setattr("os.cpu_count", lambda threads=threads: threads)
         path = write_rollouts(RunDirectory(tmp_path / str(threads)), 12, records)
-        written.append(path.read_bytes())
-    assert written[0] == written[1] and len(made) > 2 * 20
+        contents.append(path.read_bytes())
+    assert contents[0] == contents[1] == contents[2]
     assert read_rollouts(path) == records
-    assert subprocess.run(["gzip", "-dc", path], capture_output=True).stdout.count(b"\n") == 200
-    made.clear()
-    monkeypatch.setattr(rollout_store, "_MOST_THREADS", 1)
-    next(rollout_store._compressed(counted(records, 12, path)))
-    assert len(made) == 3, "one part is written, two may wait"
+    assert subprocess.run(["gzip", "-dc", path], capture_output=True).stdout.count(b"\n") == 100
 
 
 def test_array_scalars_and_nonfinite_floats_are_stored_as_json(tmp_path):
