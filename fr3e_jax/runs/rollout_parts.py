@@ -11,9 +11,7 @@ import numpy as np
 
 from fr3e_jax.runs.run_directory import RunDirectory
 
-FILE_NAME = re.compile(
-    r"\.?(?P<stem>[a-z]+)_(?P<step>\d{6,})(\.(?P<index>\d+)-of-(?P<count>[1-9]\d*))?\.jsonl\.gz(\.tmp)?"
-)
+FILE_NAME = re.compile(r"(?P<stem>[a-z]+)_(?P<step>\d{6,})(\.(?P<index>\d+)-of-(?P<count>[1-9]\d*))?\.jsonl\.gz")
 _ENDING = ".jsonl.gz"
 
 
@@ -55,24 +53,17 @@ def rollout_path(run_dir: RunDirectory, step: int, *, stem: str = "step") -> Pat
 
 def rollout_files(path: Path) -> list[Path]:
     """The files that hold the records of ``path``, in order: itself, or all its parts; empty if some are missing."""
-    if path.is_file():
-        return [path]
-    present = _parts_beside(path)
-    for count in sorted({shard.count for shard in present}):
-        shards = [Part(index, count) for index in range(count)]
-        if all(shard in present for shard in shards):
-            return [shard.path(path) for shard in shards]
-    return []
+    return [path] if path.is_file() else [part.path(path) for part in _complete(_parts_of(path))]
 
 
 def missing_parts(path: Path) -> str:
     """A message about the files that stand in place of ``path`` and all its parts."""
-    present = sorted(_parts_beside(path), key=lambda shard: (shard.count, shard.index))
-    if not present:
+    parts = _parts_of(path)
+    if not parts:
         return f"{path} is not there, and no part of it either"
-    count = present[0].count
-    lacking = [n for n in range(count) if Part(n, count) not in present]
-    return f"{path} is in {count} parts, and {', '.join(Part(n, count).path(path).name for n in lacking)} is missing"
+    count = min(part.count for part in parts)
+    lacking = [part.path(path).name for part in _all_parts(count) if part not in parts]
+    return f"{path} is in {count} parts, and {', '.join(lacking)} is missing"
 
 
 def stored_bytes(path: Path) -> int:
@@ -82,34 +73,36 @@ def stored_bytes(path: Path) -> int:
 
 def stored_steps(run_dir: RunDirectory, stem: str = "step") -> list[int]:
     """The steps whose rollouts are all there, in order; those of a step that is being written are not."""
-    folder = run_dir.rollouts
-    names = [FILE_NAME.fullmatch(path.name) for path in folder.iterdir()] if folder.is_dir() else []
-    present: dict[int, set[Part]] = {}
-    for match in names:
-        if match and match["stem"] == stem and match[0].startswith(stem) and match[0].endswith(_ENDING):
-            present.setdefault(int(match["step"]), set()).add(_part(match))
-    return sorted(step for step, parts in present.items() if any(_all_there(parts, shard.count) for shard in parts))
+    return sorted(step for step, parts in _stored_parts(run_dir.rollouts, stem).items() if _complete(parts))
 
 
 def drop_other_parts(path: Path, count: int) -> None:
     """Remove what another number of processes wrote in place of ``path``: the file itself, or its other parts."""
-    for shard in _parts_beside(path):
-        if shard.count != count:
-            shard.path(path).unlink(missing_ok=True)
-    if count > 1:
-        path.unlink(missing_ok=True)
+    for part in _parts_of(path):
+        if part.count != count:
+            part.path(path).unlink(missing_ok=True)
 
 
-def _all_there(parts: set[Part], count: int) -> bool:
-    return all(Part(index, count) in parts for index in range(count))
+def _all_parts(count: int) -> list[Part]:
+    return [Part(index, count) for index in range(count)]
 
 
-def _part(match: re.Match[str]) -> Part:
-    return WHOLE if match["count"] is None else Part(int(match["index"]), int(match["count"]))
+def _complete(parts: set[Part]) -> list[Part]:
+    """All parts of the smallest number of which none is missing; empty if there is no such number."""
+    counts = sorted({part.count for part in parts})
+    return next((every for every in map(_all_parts, counts) if parts.issuperset(every)), [])
 
 
-def _parts_beside(path: Path) -> set[Part]:
-    """The parts of ``path`` in its folder; the whole file is none."""
-    name = re.compile(re.escape(path.name.removesuffix(_ENDING)) + r"\.(\d+)-of-([1-9]\d*)" + re.escape(_ENDING))
-    files = path.parent.iterdir() if path.parent.is_dir() else ()
-    return {Part(int(match[1]), int(match[2])) for file in files if (match := name.fullmatch(file.name))}
+def _parts_of(path: Path) -> set[Part]:
+    match = FILE_NAME.fullmatch(path.name)
+    return _stored_parts(path.parent, match["stem"]).get(int(match["step"]), set()) if match else set()
+
+
+def _stored_parts(folder: Path, stem: str) -> dict[int, set[Part]]:
+    """The parts of each step that are in the folder; a file that is no part of others is `WHOLE`."""
+    parts: dict[int, set[Part]] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = FILE_NAME.fullmatch(path.name)
+        if match and match["stem"] == stem:
+            parts.setdefault(int(match["step"]), set()).add(Part(int(match["index"] or 0), int(match["count"] or 1)))
+    return parts

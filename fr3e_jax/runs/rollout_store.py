@@ -212,8 +212,9 @@ def drop_after(run_dir: RunDirectory, step: int | None) -> list[Path]:
     """
     removed = []
     for path in sorted(run_dir.rollouts.glob("*")) if run_dir.rollouts.is_dir() else []:
-        match = FILE_NAME.fullmatch(path.name)
-        if match and (path.name.endswith(".tmp") or step is None or int(match["step"]) > step):
+        interrupted = path.name.endswith(".tmp")
+        match = FILE_NAME.fullmatch(path.name.removeprefix(".").removesuffix(".tmp"))
+        if match and (interrupted or step is None or int(match["step"]) > step):
             path.unlink()
             removed.append(path)
     return removed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -97,38 +98,33 @@ class RunDirectory:
         object.__setattr__(self, "path", Path(self.path).expanduser())
 
     @classmethod
-    def create(cls, config: Config, *, now: datetime | None = None) -> RunDirectory:
-        """Make the directory of a fresh run: ``runtime.run_dir``, or ``output_dir/NAME-YYYYmmdd-HHMMSS``.
+    def create(cls, path: str | Path) -> RunDirectory:
+        """Make the directory of a fresh run, which may exist, but hold no run.
 
         Raises:
-          FileExistsError: ``runtime.run_dir`` already holds a run.
+          FileExistsError: it holds a run.
         """
-        if config.runtime.run_dir:
-            chosen = cls(Path(config.runtime.run_dir))
-            if chosen.holds_run():
-                raise FileExistsError(
-                    f"runtime.run_dir={chosen.path} already holds a run ({', '.join(chosen._traces())}); "
-                    "expected an empty or new directory: continue that run with --resume, "
-                    "or choose another runtime.run_dir"
-                )
-            chosen.path.mkdir(parents=True, exist_ok=True)
-            return chosen
-        stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
-        return cls._create_unused(Path(config.runtime.output_dir).expanduser() / f"{config.name}-{stamp}")
+        chosen = cls(Path(path))
+        if chosen.holds_run():
+            raise FileExistsError(
+                f"runtime.run_dir={chosen.path} already holds a run ({', '.join(chosen._traces())}); "
+                "expected an empty or new directory: continue that run with --resume, "
+                "or choose another runtime.run_dir"
+            )
+        chosen.path.mkdir(parents=True, exist_ok=True)
+        return chosen
 
     @classmethod
-    def _create_unused(cls, path: Path) -> RunDirectory:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        candidate, suffix = path, 1
-        while True:
-            try:
-                # mkdir tests and claims the name in one step: two runs of a sweep may start in the same second.
-                candidate.mkdir()
-            except FileExistsError:
-                suffix += 1
-                candidate = path.with_name(f"{path.name}-{suffix}")
-            else:
-                return cls(candidate)
+    def create_unused(cls, output_dir: str | Path, name: str, *, now: datetime | None = None) -> RunDirectory:
+        """Make a directory of its own for a fresh run: ``output_dir/NAME-YYYYmmdd-HHMMSS``."""
+        output = Path(output_dir).expanduser()
+        output.mkdir(parents=True, exist_ok=True)
+        for candidate in _candidates(name, now):
+            # mkdir tests and claims the name in one step: two runs of a sweep may start in the same second.
+            with contextlib.suppress(FileExistsError):
+                (output / candidate).mkdir()
+                return cls(output / candidate)
+        raise AssertionError("the candidates do not end")
 
     @classmethod
     def existing(cls, path: str | Path) -> RunDirectory:
@@ -170,9 +166,7 @@ class RunDirectory:
     profile = _entry("profile")
 
 
-def open_run(
-    config: Config, run_dir: Place | None, resume: bool, verb: str, lock: RunLock, mirror: Mirror | None = None
-) -> str:
+def open_run(config: Config, run_dir: Place | None, resume: bool, verb: str, lock: RunLock, mirror: Mirror) -> str:
     """Path of a run's directory: ``run_dir`` to resume, else a new directory with the settings of ``verb`` in it.
 
     The ``lock`` of the directory is taken. Of a run in a store, this is the working copy, and ``mirror`` begins.
@@ -181,69 +175,61 @@ def open_run(
       ConfigError: ``run_dir`` holds no run to resume, ``runtime.run_dir`` holds one already, or another run writes
         there.
     """
+    runtime = config.runtime
+    chosen = run_dir if resume else runtime.run_dir
     try:
-        if address := _address(config, run_dir, resume):
-            run = _mirrored(address, resume, lock, mirror or Mirror())
-        else:
-            run = RunDirectory.existing(cast(Path, run_dir)) if resume else RunDirectory.create(config)
+        if not chosen and is_remote(runtime.output_dir):
+            addresses = (join(runtime.output_dir, candidate) for candidate in _candidates(config.name))
+            chosen = next(address for address in addresses if not holds_run(address))
+        if address := _address(chosen):
+            run = RunDirectory(working_copy(address))
+            run.path.mkdir(parents=True, exist_ok=True)
             lock.acquire(run.path)
-            if not resume and config.runtime.run_dir:
-                run = RunDirectory.create(config)  # another run may have been quicker
+            mirror.open(address, run.path, resume)
+        elif resume:
+            run = RunDirectory.existing(cast(Path, chosen))
+            lock.acquire(run.path)
+        else:
+            run = RunDirectory.create(chosen) if chosen else RunDirectory.create_unused(runtime.output_dir, config.name)
+            lock.acquire(run.path)
+            RunDirectory.create(run.path)  # another run may have been quicker
         if not resume:
             save_config(config, run.path, verb=verb)
     except (OSError, ValueError) as error:
-        of_the_system = isinstance(error, OSError) and error.errno is not None
-        raise ConfigError(_unwritable(config, run_dir, error) if of_the_system else str(error)) from error
+        message = str(error)
+        if isinstance(error, OSError) and error.errno is not None:  # raised by the system, not by this package
+            setting = f"runtime.{'run_dir' if run_dir or runtime.run_dir else 'output_dir'}"
+            folder = run_dir or runtime.run_dir or runtime.output_dir
+            message = f"cannot write into {setting}={folder}: {error.strerror}; "
+            message += f"set {setting} to a folder that can be written"
+        raise ConfigError(message) from error
     return str(run.path)
 
 
-def _address(config: Config, run_dir: Place | None, resume: bool) -> str:
-    """The address of a run in a store; "" for one in a folder."""
-    chosen = run_dir if resume else config.runtime.run_dir
-    if chosen:
-        return str(chosen) if is_remote(chosen) else _address_of_copy(Path(chosen).expanduser())
-    if not is_remote(config.runtime.output_dir):
+def _candidates(name: str, now: datetime | None = None) -> Iterator[str]:
+    """Names for the directory of a new run, without an end."""
+    stamp = f"{name}-{now or datetime.now():%Y%m%d-%H%M%S}"
+    yield stamp
+    yield from (f"{stamp}-{suffix}" for suffix in itertools.count(2))
+
+
+def _address(chosen: Place | None) -> str:
+    """The address of a run in a store, also where its working copy is named; "" for a run in a folder."""
+    if not chosen:
         return ""
-    address = join(config.runtime.output_dir, f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}")
-    candidate, suffix = address, 1
-    while holds_run(candidate):
-        suffix += 1
-        candidate = f"{address}-{suffix}"
-    return candidate
-
-
-def _address_of_copy(folder: Path) -> str:
-    address = address_of(folder)
+    address = str(chosen) if is_remote(chosen) else address_of(Path(chosen).expanduser())
     return address if is_remote(address) else ""
 
 
-def _mirrored(address: str, resume: bool, lock: RunLock, mirror: Mirror) -> RunDirectory:
-    run = RunDirectory(working_copy(address))
-    run.path.mkdir(parents=True, exist_ok=True)
-    lock.acquire(run.path)
-    mirror.open(address, run.path, resume)
-    return run
-
-
-def check_seen_by_all(run: RunDirectory, config: Config, gather: Callable[[bool], list[bool]]) -> None:
+def check_seen_by_all(run: RunDirectory, gather: Callable[[bool], list[bool]]) -> None:
     """Refuse processes on machines that do not share the working copy: each writes its part of a checkpoint there.
 
     Raises:
       ConfigError: a process does not see the settings that the first one has written.
     """
     if not all(gather(run.config.exists())):
-        runtime = config.runtime
         raise ConfigError(
-            f"runtime.run_dir={runtime.run_dir or runtime.output_dir}: the machines of this run do not share its "
-            f"working copy {run.path}; set FR3E_STORE_CACHE to a folder that all of them see, or mount the bucket "
-            "(gcsfuse or s3fs; launch/tpu_pod.sh does so) and name the mounted folder"
+            f"{run.address}: the machines of this run do not share its working copy {run.path}; set FR3E_STORE_CACHE "
+            "to a folder that all of them see, or mount the bucket (gcsfuse or s3fs; launch/tpu_pod.sh does so) and "
+            "name the mounted folder"
         )
-
-
-def _unwritable(config: Config, run_dir: Place | None, error: Exception) -> str:
-    """The advice where a run's directory cannot be made or written."""
-    runtime = config.runtime
-    name = "run_dir" if run_dir or runtime.run_dir else "output_dir"
-    folder = run_dir or runtime.run_dir or runtime.output_dir
-    reason = getattr(error, "strerror", None) or str(error)
-    return f"cannot write into runtime.{name}={folder}: {reason}; set runtime.{name} to a folder that can be written"

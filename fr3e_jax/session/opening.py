@@ -112,7 +112,7 @@ def opened_run(
     with RunLock() as lock, session.grader, _failures_in_a_line(), Mirror() as mirror:
         opening = partial(open_run, config, run_dir, resume, verb, lock, mirror)
         directory = RunDirectory(session.processes.on_first(opening))
-        check_seen_by_all(directory, config, session.processes.gather)
+        check_seen_by_all(directory, session.processes.gather)
         metric = best_metric(config.evaluation, config.data.eval)
         scores = session.processes.on_first(lambda: list(recorded_scores(directory.metrics, metric).items()))
         with Checkpointer(

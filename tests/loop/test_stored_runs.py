@@ -82,10 +82,9 @@ def test_a_store_that_fails_ends_the_run_with_what_to_do(tmp_path, tiny_run, mac
     assert "checkpoints/2/" in MirroredRun.read(Store(address)).checkpoints()
 
 
-def test_machines_that_do_not_share_the_working_copy_are_refused(tmp_path, tiny_run):
-    config = tiny_run.config(runtime__run_dir="s3://bucket/run")
+def test_machines_that_do_not_share_the_working_copy_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="do not share its working copy.*set FR3E_STORE_CACHE"):
-        check_seen_by_all(RunDirectory(tmp_path), config, lambda own: [True, own])
+        check_seen_by_all(RunDirectory(tmp_path), lambda own: [True, own])
 
 
 class StoredRunProcess(RunProcess):

@@ -7,29 +7,24 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from fr3e_jax.configuration.schema import Config
 from fr3e_jax.runs.run_directory import RunDirectory, atomic_file, write_json_atomic
 
 
 def test_default_directory_is_named_after_run_and_time_and_never_shared(tmp_path):
-    config = Config(name="demo")
-    config.runtime.output_dir = str(tmp_path / "runs")
     now = datetime(2025, 3, 4, 5, 6, 7)
-    names = [RunDirectory.create(config, now=now).path.name for _ in range(3)]
+    names = [RunDirectory.create_unused(tmp_path / "runs", "demo", now=now).path.name for _ in range(3)]
     assert names == ["demo-20250304-050607", "demo-20250304-050607-2", "demo-20250304-050607-3"]
 
 
 def test_chosen_directory_may_exist_but_not_hold_a_run(tmp_path):
-    config = Config()
-    config.runtime.run_dir = str(tmp_path / "mine")
-    run_dir = RunDirectory.create(config)
+    run_dir = RunDirectory.create(tmp_path / "mine")
     (run_dir.path / "notes.md").write_text("my own file")
-    assert RunDirectory.create(config) == run_dir
+    assert RunDirectory.create(tmp_path / "mine") == run_dir
     run_dir.metrics.write_text("")
     with pytest.raises(
         FileExistsError, match=r"already holds a run \(metrics.jsonl\).*--resume.*another runtime.run_dir"
     ):
-        RunDirectory.create(config)
+        RunDirectory.create(tmp_path / "mine")
 
 
 def test_existing_wants_a_run(tmp_path):
