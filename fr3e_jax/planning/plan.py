@@ -124,7 +124,7 @@ def make_plan(
             amounts=amounts,
             stages=parts,
             expected=expected(parts, amounts, topology, architecture.num_parameters, **more),
-            cheaper=cheaper(config, architecture, topology, assumed),
+            cheaper=cheaper(estimator, topology, assumed),
         )
     return Plan(
         recipe=config.name,
@@ -137,7 +137,7 @@ def make_plan(
         rollout_mesh=estimator.roll,
         assumed=assumed,
         programs=plans,
-        advice={name: advise(config, architecture, topology.devices, name) for name in too_large},
+        advice={name: advise(estimator, name) for name in too_large},
         route_bytes=route_bytes(config, architecture),
         **step,
     )

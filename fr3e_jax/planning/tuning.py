@@ -58,25 +58,25 @@ def program_names(config: Config, estimator: Estimator) -> list[str]:
     return [name for name in PROGRAMS if name not in absent]
 
 
-def advise(config: Config, architecture: Architecture, devices: int, name: str, count: int = 3) -> list[Change]:
+def advise(estimator: Estimator, name: str, count: int = 3) -> list[Change]:
     """The ``count`` changes that shrink program ``name`` most; changes that keep the results come first.
 
-    They are ranked with the rows of ``config``, and measured with the rows that the changed recipe declares.
+    They are ranked with the rows of the recipe, and measured with the rows that the changed recipe declares.
     """
-    estimator = Estimator(config, architecture, devices)
-    before, row = estimator.of(name).total_bytes, estimator.micro_batch
+    config, architecture, row = estimator.config, estimator.a, estimator.micro_batch
+    before = estimator.of(name).total_bytes
 
     def saved(settings: Config, row: RowShape | None = row) -> int:
-        return int(before - Estimator(settings, architecture, devices, row=row).of(name).total_bytes)
+        return int(before - Estimator(settings, architecture, estimator.devices, row=row).of(name).total_bytes)
 
     ranked = [(not change.keeps_results, -size, change) for change, size in _tried(config, architecture, saved)]
     best = sorted((entry for entry in ranked if entry[1] < 0), key=lambda entry: entry[:2])[:count]
     return [replace(change, saved_bytes=saved(change.applied(config), None)) for _, _, change in best]
 
 
-def cheaper(config: Config, architecture: Architecture, topology: Topology, assumed: Assumptions) -> Change | None:
+def cheaper(estimator: Estimator, topology: Topology, assumed: Assumptions) -> Change | None:
     """The change that shortens a step most and keeps its results; None if none fits and saves 3 % or more."""
-    row = Estimator(config, architecture, topology.devices).micro_batch
+    config, architecture, row = estimator.config, estimator.a, estimator.micro_batch
 
     def step(settings: Config) -> tuple[float, float]:
         """Seconds of a step, and the largest share of the memory."""

@@ -166,7 +166,7 @@ def test_bytes_that_a_refused_program_asked_for_are_read_from_the_message(messag
 )
 def test_advice_names_the_three_settings_that_save_most(name, settings, first):
     config = recipe(BIG, *settings)
-    found = advise(config, A32, 64, name)
+    found = advise(Estimator(config, A32, 64), name)
     assert str(found[0]) == first
     assert len(found) == 3
     before = Estimator(config, A32, 64).of(name)
@@ -177,7 +177,7 @@ def test_advice_names_the_three_settings_that_save_most(name, settings, first):
 
 
 def test_changes_that_keep_the_results_are_advised_first():
-    found = advise(recipe(BIG, "training.remat=none"), A32, 64, "accumulate", count=99)
+    found = advise(Estimator(recipe(BIG, "training.remat=none"), A32, 64), "accumulate", count=99)
     kept = [change.keeps_results for change in found]
     assert kept == sorted(kept, reverse=True)
     assert not all(kept)
