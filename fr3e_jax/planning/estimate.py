@@ -7,7 +7,7 @@ largest shapes of the recipe. FLOPs and bytes read are those at a mean length of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import jax
@@ -15,37 +15,17 @@ import jax
 from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.trained_trunks import trains_trunks
+from fr3e_jax.planning.mesh_sizes import MeshSizes, rollout_sizes, training_sizes
 from fr3e_jax.planning.workload import decoder_sizes, largest_micro_batch, promoted_rows
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.int8 import channel_elements, with_scales
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.fused_steps import fuses_steps
-from fr3e_jax.programs.mesh import rollout_shape, training_shape
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.session.adapters_and_experts import lora_settings
 
 _WIDTH = {"float32": 4, "bfloat16": 2}
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Devices on each axis of a mesh."""
-
-    replica: int
-    fsdp: int
-    context: int
-    tensor: int
-    expert: int = 1
-
-    @property
-    def batch_shards(self) -> int:
-        return self.replica * self.fsdp * self.expert
-
-    @property
-    def gathered_over(self) -> int:
-        """Devices from which each weight is gathered."""
-        return self.fsdp * self.context * self.expert
 
 
 @dataclass(frozen=True)
@@ -69,28 +49,6 @@ class Estimate:
     @property
     def total_bytes(self) -> float:
         return self.peak_bytes + sum(self.resident.values())
-
-
-def training_sizes(config: Config, devices: int) -> Sizes:
-    """The sizes of the training mesh.
-
-    Raises:
-      fr3e_jax.programs.mesh.MeshMismatch: the sizes do not multiply to ``devices``.
-    """
-    m = config.mesh
-    sizes = dict(replica=m.replica, fsdp=m.fsdp, context=m.context, tensor=m.tensor)
-    replica, fsdp, *expert, context, tensor = training_shape(devices, expert=m.expert, **sizes)
-    return Sizes(replica, fsdp, context, tensor, *expert)
-
-
-def rollout_sizes(config: Config, devices: int) -> Sizes:
-    """The sizes of the mesh on which rollouts are decoded; raises as `training_sizes`."""
-    m = config.mesh
-    if m.rollout_tensor == 0:
-        training = training_sizes(config, devices)
-        return replace(training, fsdp=training.fsdp * training.context, context=1)
-    replica, fsdp, tensor = rollout_shape(devices, 1, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
-    return Sizes(replica, fsdp, 1, tensor)
 
 
 @lru_cache(maxsize=64)
@@ -125,7 +83,7 @@ class Estimator:
           row: of the largest micro-batch, where declaring it would take too long; None: as the recipe declares.
         """
         self.config, self.a, self.devices = config, architecture, devices
-        self.train, self.roll = training_sizes(config, devices), rollout_sizes(config, devices)
+        self.train, self.roll = training_sizes(config.mesh, devices), rollout_sizes(config.mesh, devices)
         self.compute = _WIDTH[config.model.compute_dtype]
         self.stored = _WIDTH[config.model.param_dtype]
         self.int8 = config.rollout.param_dtype == INT8  # of kernels; the rest has the compute type
@@ -170,17 +128,17 @@ class Estimator:
         """Those of them that a token passes."""
         return self.kernels - (self.a.num_parameters - self.a.active_parameters)
 
-    def gathered_kernels(self, sizes: Sizes) -> float:
+    def gathered_kernels(self, sizes: MeshSizes) -> float:
         """Elements of a layer's matrices that a device gathers, of experts only those of its place on ``expert``."""
         a = self.a
         experts = 3 * a.num_experts * a.hidden_size * a.expert_size * a.sparse_layers
         return (self.kernels - experts * (1 - 1 / sizes.expert)) / sizes.tensor / a.num_layers
 
-    def weights(self, width: int, sizes: Sizes) -> float:
+    def weights(self, width: int, sizes: MeshSizes) -> float:
         """Bytes on a device of all parameters, stored in ``width`` bytes each."""
         return self.a.num_parameters * width / (sizes.gathered_over * sizes.tensor)
 
-    def trained(self, sizes: Sizes) -> float:
+    def trained(self, sizes: MeshSizes) -> float:
         """Bytes on a device of what is trained, as of its gradient and of each moment: all parameters, or adapters."""
         if self.lora is None:
             return self.weights(self.stored, sizes)
@@ -199,7 +157,7 @@ class Estimator:
         saved = kernels * (width - 1) - scales * _WIDTH["float32"]
         return self.weights(width, self.roll) - saved / (self.roll.gathered_over * self.roll.tensor)
 
-    def heads_per_device(self, sizes: Sizes) -> float:
+    def heads_per_device(self, sizes: MeshSizes) -> float:
         return self.a.num_heads / sizes.tensor
 
     def cache_bytes(self, positions: int, *, hidden: bool = True) -> float:
@@ -446,7 +404,7 @@ class Estimator:
 
     # -- network -----------------------------------------------------------------------------------------------------
 
-    def _gathered(self, sizes: Sizes, passes: int) -> float:
+    def _gathered(self, sizes: MeshSizes, passes: int) -> float:
         """Bytes sent by each device to gather the weights in each pass over them."""
         share = (sizes.gathered_over - 1) / sizes.gathered_over
         elsewhere = self.kernels / sizes.tensor - self.gathered_kernels(sizes) * self.a.num_layers
@@ -457,7 +415,7 @@ class Estimator:
         a, others = self.a, self.train.expert - 1
         return passes * 2 * others * a.sparse_layers * tokens * a.hidden_size * self.compute
 
-    def _reduced(self, tokens: int, sizes: Sizes, passes: int) -> float:
+    def _reduced(self, tokens: int, sizes: MeshSizes, passes: int) -> float:
         """Bytes sent by each device to sum hidden states over ``tensor``, twice a layer in each pass."""
         share = 2 * (sizes.tensor - 1) / sizes.tensor
         return passes * share * 2 * self.a.num_layers * tokens * self.a.hidden_size * self.compute

@@ -8,8 +8,8 @@ from typing import Any
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.planning.compile import ProgramPlan, compiled_plan, estimated_plan
-from fr3e_jax.planning.estimate import Estimator, Sizes
-from fr3e_jax.planning.layout_check import check_layout
+from fr3e_jax.planning.estimate import Estimator
+from fr3e_jax.planning.mesh_sizes import MeshSizes, check_meshes
 from fr3e_jax.planning.step_time import (
     Amounts,
     Assumptions,
@@ -23,7 +23,7 @@ from fr3e_jax.planning.step_time import (
 )
 from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.topology import Topology
-from fr3e_jax.planning.tuning import Change, advise, changed, cheaper, program_names
+from fr3e_jax.planning.tuning import Change, advise, cheaper, program_names
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.experts import routes_type
 from fr3e_jax.programs.fused_rows import chosen_attention
@@ -41,8 +41,8 @@ class Plan:
     devices: int
     estimated: bool  # nothing was compiled
     parameters: int
-    mesh: Sizes
-    rollout_mesh: Sizes
+    mesh: MeshSizes
+    rollout_mesh: MeshSizes
     assumed: Assumptions
     programs: list[ProgramPlan]
     advice: dict[str, list[Change]] = field(default_factory=dict)  # for each program that does not fit
@@ -98,11 +98,11 @@ def make_plan(
     """
     architecture = configured_architecture(config, vocab_size)
     attention = chosen_attention(config.model.attention, topology.chip.platform, architecture.head_dim)
-    config = changed(config, model__attention=attention)
+    config = Change("model.attention", attention).applied(config)
     check_experts(config, architecture)
     assumed = assumed or Assumptions(config.rollout.max_response_tokens)
     estimator = Estimator(config, architecture, topology.devices, assumed.response_tokens)
-    check_layout(estimator, topology)
+    check_meshes(config.mesh, architecture, topology)
     all_names = program_names(config, estimator)
     if unknown := [name for name in names if name not in all_names]:
         raise ValueError(f"--programs {unknown[0]}: this recipe runs {', '.join(all_names)}")

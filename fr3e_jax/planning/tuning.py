@@ -11,7 +11,7 @@ from typing import Any
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.planning.compile import estimated_plan
 from fr3e_jax.planning.estimate import Estimator
-from fr3e_jax.planning.layout_check import check_layout
+from fr3e_jax.planning.mesh_sizes import check_meshes
 from fr3e_jax.planning.step_time import Assumptions, stages, step_amounts
 from fr3e_jax.planning.targets import PROGRAMS
 from fr3e_jax.planning.topology import Topology
@@ -39,16 +39,10 @@ class Change:
 
     def applied(self, config: Config) -> Config:
         """A changed copy of the settings."""
-        return changed(config, **{self.setting.replace(".", "__"): self.value})
-
-
-def changed(config: Config, **settings: object) -> Config:
-    """A copy of the settings with ``section__field=value``."""
-    config = copy.deepcopy(config)
-    for path, value in settings.items():
-        section, name = path.split("__")
-        setattr(getattr(config, section), name, value)
-    return config
+        config = copy.deepcopy(config)
+        section, name = self.setting.split(".")
+        setattr(getattr(config, section), name, self.value)
+        return config
 
 
 def program_names(config: Config, estimator: Estimator) -> list[str]:
@@ -81,7 +75,7 @@ def cheaper(estimator: Estimator, topology: Topology, assumed: Assumptions) -> C
     def step(settings: Config) -> tuple[float, float]:
         """Seconds of a step, and the largest share of the memory."""
         estimator = Estimator(settings, architecture, topology.devices, assumed.response_tokens, row)
-        check_layout(estimator, topology)
+        check_meshes(settings.mesh, architecture, topology)
         plans = [estimated_plan(name, estimator, topology) for name in program_names(settings, estimator)]
         parts = stages(plans, step_amounts(settings, assumed, estimator.lanes))
         return sum(stage.seconds for stage in parts), max(plan.share for plan in plans)

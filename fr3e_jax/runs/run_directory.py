@@ -98,7 +98,7 @@ class RunDirectory:
         object.__setattr__(self, "path", Path(self.path).expanduser())
 
     @classmethod
-    def create(cls, path: str | Path) -> RunDirectory:
+    def create(cls, path: Place) -> RunDirectory:
         """Make the directory of a fresh run, which may exist, but hold no run.
 
         Raises:

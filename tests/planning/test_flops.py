@@ -11,7 +11,7 @@ from jax.extend import core
 from fr3e_jax.configuration import load_config
 from fr3e_jax.planning.estimate import Estimator
 from fr3e_jax.planning.targets import Programs
-from fr3e_jax.planning.tuning import changed
+from fr3e_jax.planning.tuning import Change
 
 
 def counted(jaxpr, trips: int = 1) -> int:
@@ -63,7 +63,7 @@ def test_estimated_flops_of_training_are_those_of_the_matrix_products(small):
 
 
 def test_rematerialisation_costs_one_more_pass_of_the_layers_without_their_last_product(small):
-    config = changed(small[0], training__remat="block")
+    config = Change("training.remat", "block").applied(small[0])
     programs = Programs(config, jax.devices()[:1], 20)
     a, estimator = programs.architecture, Estimator(config, programs.architecture, 1)
     vectors = 2 * programs.largest.positions * vectors_of(programs, estimator)
