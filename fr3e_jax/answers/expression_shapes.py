@@ -13,7 +13,7 @@ from fr3e_jax.answers.vocabulary import NUMBER_SETS
 
 _TRANSPARENT = {"apply", "bracket", "ratio", "multiply", "function", "degrees", "list"}
 _UNIT_SYMBOLS = {letter: letter for letter in UNIT_LETTERS} | {r"\Omega": "Ω"}
-_ARTICLE = re.compile(r"^(?:an?|the|on) (?=\w{3})")
+_ARTICLE = re.compile(r"^(?:(?:an?|the|on) )+(?=\w{3})")
 _CHOICES = re.compile(r"[A-J](?:\s*(?:,|and|&|,\s*and)\s*[A-J])+")
 _ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
@@ -95,17 +95,12 @@ def named_point(node: Node) -> tuple[str, Node] | None:
 
 def clock(node: Node) -> tuple[int, bool] | None:
     """The minute of the day of ``3:30 p.m.``, ``15:30`` or ``8 a.m.``, and whether the half of the day is said."""
-    if node.head == "measured":
-        inner, half = node.args[0], node.value.lower().replace(".", "").replace(" ", "")
-        parts = inner.args if inner.head == "ratio" else (inner,)
-    elif node.head == "ratio" and node.args[-1].head == "measured":
-        inner, half = node.args[-1].args[0], node.args[-1].value.lower().replace(".", "").replace(" ", "")
-        parts = (*node.args[:-1], inner)
-    elif node.head == "ratio":
-        parts, half = node.args, ""
-    else:
+    halves = [part.value.lower().replace(".", "").replace(" ", "") for part in node.walk() if part.head == "measured"]
+    parts = [part for part in node.walk() if not part.args][::-1]
+    if node.head not in ("measured", "ratio") or len(parts) > 2 or not all(part.is_integer for part in parts):
         return None
-    if len(parts) > 2 or half not in ("am", "pm", "") or not all(part.is_integer for part in parts):
+    half = "".join(halves)
+    if half not in ("am", "pm", "") or any(part.head not in ("measured", "ratio", "number") for part in node.walk()):
         return None
     hours, minutes = int(parts[0].value), int(parts[1].value) if len(parts) > 1 else 0
     if hours > 24 or minutes > 59 or (half and hours > 12):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fr3e_jax.answers.expression_tree import Node, number_node
 from fr3e_jax.answers.limits import Unreadable
-from fr3e_jax.answers.units import NO_UNIT, Unit, unit
+from fr3e_jax.answers.units import NO_UNIT, Unit, unit, without_remark
 
 _UNIT_WORDS = 6
 _ARGUING = re.compile(r"\d|\b(not|no|or|nor|but|either|wait|maybe|also|instead|answer)\b", re.IGNORECASE)
@@ -67,6 +67,7 @@ def _compound(parts: list[Quantity]) -> Quantity:
 
 
 def _unit(words: str) -> Unit:
+    words = without_remark(words)
     if len(words.split()) > _UNIT_WORDS or _ARGUING.search(_EXPONENTS.sub("", words)):
         raise Unreadable("the words after the answer are not a unit")
     return unit(words)

@@ -29,6 +29,7 @@ _NAME_PREFIXES = {
 }
 _POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _PIECES = re.compile(r"\^\{?(-?\d+)\}?|(/|\bper\b)|([^\W\d_]+(?:['’.☉-][^\W\d_]+)*\.?|°[CF]?|\$)")
+_REMARK = re.compile(r"\(?\s*(?:rounded|to the nearest|correct to|to \d+ (?:decimal|significant))\b.*", re.DOTALL)
 _TIMES = re.compile(r"\b(a|p)\.?\s*m\b\.?", re.IGNORECASE)
 _TEMPERATURE = re.compile(r"\b(?:degrees?|deg)\s+(c|f)(?:elsius|ahrenheit)?\b", re.IGNORECASE)
 
@@ -50,6 +51,7 @@ def unit(words: str) -> Unit:
     """The unit that words after a number state: ``m/s^2``, ``square feet``, ``miles per hour``, ``cups of flour``."""
     scale, powers, unknown = Fraction(1), Counter(), set()
     sign, waiting, last = 1, 1, None
+    words = without_remark(words)
     words = _TEMPERATURE.sub(lambda degrees: f"°{degrees[1].upper()}", _TIMES.sub(r"\1m", words))
     pieces = _PIECES.findall(words)
     for index, (exponent, division, word) in enumerate(pieces):
@@ -83,6 +85,11 @@ def unit(words: str) -> Unit:
         powers.update({name: sign * waiting * count for name, count in dimensions})
         last, sign, waiting = (factor, dimensions, sign), 1, 1
     return Unit(scale, tuple(sorted((name, count) for name, count in powers.items() if count)), frozenset(unknown))
+
+
+def without_remark(words: str) -> str:
+    """The words without "(rounded to the nearest tenth)" and the like at their end."""
+    return _REMARK.sub("", words)
 
 
 def conversion(left: Unit, right: Unit) -> Fraction | None:
