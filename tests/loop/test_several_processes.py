@@ -145,9 +145,9 @@ def test_a_whole_run_of_two_processes_equals_that_of_one(two_processes, finished
 @pytest.mark.slow
 def test_a_run_of_one_process_continues_on_four(tmp_path, tiny_run, finished_run):
     """Two replicas, each of which adds up the gradients of its own two processes."""
-    group = Group(tmp_path, tiny_run, mesh__replica=2)
+    group = Group(tmp_path, tiny_run)
     assert train(tiny_run.config(training__max_steps=2), group.run_dir) == 0
-    assert group.run(4, "--resume") == [0] * 4, group.logs()
+    assert group.run(4, "--resume", "training.max_steps=4", "mesh.replica=2") == [0] * 4, group.logs()
     assert_like(group.run_dir, finished_run)
 
 
