@@ -113,8 +113,7 @@ class Policy:
             params, self.step = self._model.fresh_params(config), 0
         else:
             with as_config_error():
-                abstract, base = self._model.sharded_abstract_params(), self._model.base_fingerprint()
-                params, self.step = read_run_params(run_dir, abstract, step, base=base)
+                params, self.step = read_run_params(run_dir, self._model, step)
         self._weights = self._sampler.weights.of(params)
         self._calls = 0
 

@@ -108,7 +108,8 @@ def opened_run(
     check_installed(config.runtime.trackers)
     with as_config_error():
         base = session.model.base_fingerprint()
-        run_identity = identity(config, session.task, session.texts.codec, demonstrations=demonstrations, base=base)
+        texts, network = session.texts.codec, session.model.architecture
+        run_identity = identity(config, session.task, texts, network, demonstrations=demonstrations, base=base)
     with RunLock() as lock, session.grader, _failures_in_a_line(), Mirror() as mirror:
         opening = partial(open_run, config, run_dir, resume, verb, lock, mirror)
         directory = RunDirectory(session.processes.on_first(opening))

@@ -19,9 +19,9 @@ from fr3e_jax.runs.run_directory import RunDirectory
 READ_BYTES = 200_000_000  # of compressed rollouts, the newest; earlier files only have to be there
 MUST_AGREE = (
     *("seed", "data.seed", "data.weights", "training data", "demonstrations", "held-out data", "tokenizer"),
-    "base weights",
+    *("base weights", "network"),
 )
-"""Settings and data that change which prompts, tokens and noise follow, or which scores are compared."""
+"""Settings, data and networks that change which prompts, tokens and noise follow, or which scores are compared."""
 
 _FINGERPRINTS = {
     "training_data": "training data",
@@ -64,7 +64,7 @@ def changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     pairs = [*_differences(dict(flat_settings(saved["settings"])), dict(flat_settings(now["settings"])), repr)]
     labels = {key: label for key, label in _FINGERPRINTS.items() if key in saved}
     pairs += _differences(*({label: run.get(key) for key, label in labels.items()} for run in (saved, now)))
-    for section, label in (("held_out_data", "held-out data"), ("files", "file of")):
+    for section, label in (("held_out_data", "held-out data"), ("files", "file of"), ("network", "network")):
         old, new = ({f"{label} {name}".strip(): each for name, each in x[section].items()} for x in (saved, now))
         pairs += _differences(old, new)
     return [f"{name}: {was} in the checkpoint, {is_now} now" for name, was, is_now in pairs]
@@ -88,7 +88,7 @@ def refuse_another_run(lines: Sequence[str], allowed: bool) -> None:
     faults = [line for line in lines if line.startswith(tuple(f"{name}{end}" for name in MUST_AGREE for end in ": "))]
     if faults and not allowed:
         raise ConfigError(
-            "the run to resume had another seed, other data, another tokenizer or another base: "
+            "the run to resume had another seed, other data, another tokenizer, network or base: "
             + "; ".join(faults)
             + ". Put them back, start a new run, or say --allow-changes to go on with the new ones"
         )

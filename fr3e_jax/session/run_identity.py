@@ -1,4 +1,4 @@
-"""The identity of a run: settings, and fingerprints of its data, its tokenizer and the user's code.
+"""The identity of a run: settings, its network, and fingerprints of its data, its tokenizer and the user's code.
 
 A checkpoint holds it, so that a resumed run can tell what has changed (`fr3e_jax.session.resumption`). Files may move:
 their content counts.
@@ -20,6 +20,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.character_tokenizer import CHARACTERS
 from fr3e_jax.data.task import BUILT_IN, Task, held_out_split
 from fr3e_jax.data.tokenizer import FILES, TextCodec
+from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.problem import Problem
 from fr3e_jax.tools.tool import FORMS
 from fr3e_jax.user_code import parse_reference
@@ -30,7 +31,13 @@ HASHED_DEMONSTRATIONS = 2_000  # the first; every second one as at the end of a 
 
 
 def identity(
-    config: Config, task: Task, codec: TextCodec, *, demonstrations: bool = False, base: str = ""
+    config: Config,
+    task: Task,
+    codec: TextCodec,
+    architecture: Architecture,
+    *,
+    demonstrations: bool = False,
+    base: str = "",
 ) -> dict[str, Any]:
     """JSON content for the host state of a checkpoint.
 
@@ -38,6 +45,7 @@ def identity(
       config: all of its settings count but for the section ``runtime``.
       task: the problems to train on and to evaluate on.
       codec: the tokenizer.
+      architecture: the network, which config.json of ``model.path`` may describe otherwise at the next start.
       demonstrations: the run trains on demonstrations, so they count, too.
       base: a hash of the weights below the adapters, which no checkpoint holds; "": there are none.
     """
@@ -48,6 +56,7 @@ def identity(
         "training_data": fingerprint(task.problems("train")),
         "held_out_data": held_out_fingerprints(held_out, config.data.eval),
         "tokenizer": tokenizer_fingerprint(codec),
+        "network": network_fields(architecture),
         "files": user_files(config),
     }
     if base:
@@ -55,6 +64,13 @@ def identity(
     if demonstrations:
         content["demonstrations"] = _of_demonstrations(task)
     return content
+
+
+def network_fields(architecture: Architecture) -> dict[str, Any]:
+    """The fields that decide what the network computes, as JSON content: all but the longest context."""
+    fields = dataclasses.asdict(architecture)
+    del fields["max_position_embeddings"]
+    return json.loads(json.dumps(fields))
 
 
 def fingerprint(problems: Sequence[Problem]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import ModelConfig
@@ -14,6 +15,8 @@ from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs.checkpoint_content import DamagedCheckpoint
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.model import Model
+from fr3e_jax.session.run_identity import network_fields
 from fr3e_jax.session.session import Session
 
 
@@ -24,23 +27,20 @@ def load_run_params(session: Session, run_dir: Path | None, step: int | None = N
     """
     if run_dir is None:
         return session.model.fresh_params(session.config), 0
-    model = session.model
-    return read_run_params(run_dir, model.sharded_abstract_params(), step, base=model.base_fingerprint())
+    return read_run_params(run_dir, session.model, step)
 
 
-def read_run_params(run_dir: Path, abstract: Params, step: int | None = None, *, base: str = "") -> tuple[Params, int]:
-    """Weights of a run's checkpoint, in the layout of ``abstract``, and the checkpoint's step.
+def read_run_params(run_dir: Path, model: Model, step: int | None = None) -> tuple[Params, int]:
+    """Weights of a run's checkpoint, in the layout of ``model``, and the checkpoint's step.
 
     Args:
       run_dir: the run's directory.
-      abstract: shapes, types and shardings of the weights.
+      model: the network, on its mesh.
       step: which checkpoint; None: the newest.
-      base: a hash of the weights below the adapters (`fr3e_jax.session.model.Model.base_fingerprint`).
 
     Raises:
       FileNotFoundError: there is no run, no checkpoint, or none of that step.
-      ValueError: the checkpoint is damaged, its weights have other shapes than ``abstract``, or its adapters belong to
-        another base.
+      ValueError: the checkpoint is damaged, or its weights belong to another network or base than ``model``.
     """
     run = RunDirectory.existing(run_dir)
     if not run.checkpoints.is_dir():
@@ -50,19 +50,35 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None, *,
         if step is None:
             raise FileNotFoundError(f"{run.checkpoints} holds no checkpoint yet; expected at least one complete step")
         try:
-            arrays, host = checkpoints.restore(step, {"params": abstract}, partial=True)
+            arrays, host = checkpoints.restore(step, {"params": model.sharded_abstract_params()}, partial=True)
         except DamagedCheckpoint as error:
             raise DamagedCheckpoint(
                 f"{error}; the steps there are {checkpoints.all_steps()}; fr3e train --resume moves damaged ones away "
                 "and goes on from a whole one"
             ) from error
-    trained_on = host.get("identity", {}).get("base_weights", base)
-    if trained_on != base:
+    _check_same_model(host.get("identity", {}), model, f"step {step} of {run_dir}")
+    return arrays["params"], step
+
+
+def _check_same_model(trained: Mapping[str, Any], model: Model, checkpoint: str) -> None:
+    """Refuse weights whose run had, by its identity, another network or other weights below its adapters.
+
+    Raises:
+      ValueError: the files of model.path have changed since.
+    """
+    base, network = model.base_fingerprint(), network_fields(model.architecture)
+    if (trained_on := trained.get("base_weights", base)) != base:
         raise ValueError(
-            f"the adapters of step {step} of {run_dir} were trained on other base weights ({trained_on}) than those "
+            f"the adapters of {checkpoint} were trained on other base weights ({trained_on}) than those "
             f"that model.path now gives ({base}); put the former weights back, or name them with model.path"
         )
-    return arrays["params"], step
+    was = trained.get("network", network)
+    names = [name for name in network if was.get(name) != network[name]]
+    if changed := [f"{name}={was.get(name)!r}, now {network[name]!r}" for name in names]:
+        raise ValueError(
+            f"the weights of {checkpoint} were trained in another network than config.json of model.path now "
+            f"describes: {'; '.join(changed)}; put the former config.json back, or name its directory with model.path"
+        )
 
 
 @contextlib.contextmanager

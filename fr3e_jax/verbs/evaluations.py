@@ -154,7 +154,7 @@ def _store(processes: Processes, folder: RunDirectory, step: int, evaluation: Ev
 def _described(session: Session, run_dir: Path | None, step: int) -> dict[str, Any]:
     """All that decides the result: weights, problems, tokenizer, settings of sampling and grading."""
     config = session.config
-    identified = identity(config, session.task, session.texts.codec)
+    identified = identity(config, session.task, session.texts.codec, session.model.architecture)
     sections = ("seed", "model", "data", "evaluation", "rewards", "tools", "environment")
     settings = {name: identified["settings"][name] for name in sections}
     folder = (run_dir / "checkpoints" / str(step)) if run_dir else model_directory(config.model.path or ".")

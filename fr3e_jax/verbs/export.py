@@ -93,8 +93,7 @@ def export_run(
         policy = model_on(make_mesh(devices=devices), config, architecture)
         if adapter:
             _check_adapter(policy, config, run_dir)
-        base = policy.base_fingerprint()
-        params, step = read_run_params(run_dir, policy.sharded_abstract_params(), step, base=base)
+        params, step = read_run_params(run_dir, policy, step)
         weights, graphdef = policy.whole(params), build_network(architecture, param_dtype=model.param_dtype)[0]
         if fault := fault_of_weights(graphdef, weights, [codec.stop_ids[0]] * _CHECKED_TOKENS):
             raise ConfigError(

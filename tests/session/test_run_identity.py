@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import shutil
 
 import pytest
 
-from fr3e_jax.configuration import Config
+from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.data.task import load_task
 from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.policy.architecture import PUBLISHED, Architecture
+from fr3e_jax.policy.rotary import RopeScaling
 from fr3e_jax.problem import Problem
 from fr3e_jax.session import run_identity
-from fr3e_jax.session.resumption import changes
+from fr3e_jax.session.resumption import changes, refuse_another_run
 from fr3e_jax.session.run_identity import (
     HASHED_COMPUTED_PROBLEMS,
     fingerprint,
     held_out_fingerprints,
     identity,
+    network_fields,
     tokenizer_fingerprint,
     user_files,
 )
+from fr3e_jax.session.run_weights import read_run_params
 
 
 def problems(count, changed=None):
@@ -98,7 +103,8 @@ def test_each_setting_of_the_order_task_is_named_with_the_data_that_it_changes(m
     monkeypatch.setattr(run_identity, "HASHED_DEMONSTRATIONS", 30)
 
     def found(config):
-        return identity(config, load_task(config.data), TextCodec.load(""), demonstrations=True)
+        network = PUBLISHED["qwen2.5-0.5b"]
+        return identity(config, load_task(config.data), TextCodec.load(""), network, demonstrations=True)
 
     before = Config()
     order = dataclasses.replace(before.data.order, **{setting: getattr(before.data.order, setting) - 1})
@@ -106,3 +112,29 @@ def test_each_setting_of_the_order_task_is_named_with_the_data_that_it_changes(m
     named = [line.split(":")[0] for line in changes(found(before), found(after))]
     others = [] if setting == "sft_min_operands" else ["training data", "held-out data"]
     assert sorted(named) == sorted([f"data.order.{setting}", "demonstrations", *others])
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Architecture)])
+def test_each_field_of_the_network_must_stay_as_it_was(name):
+    """config.json of ``model.path`` may say something else when a run goes on."""
+    network = PUBLISHED["gemma-3-1b"]
+    changed, value = copy.copy(network), getattr(network, name)
+    others = {"model_type": "gemma2", "rope_scaling": RopeScaling("linear", 4.0), "windows": (8,), "dense_layers": (1,)}
+    another = others[name] if name in others else not value if isinstance(value, bool) else value + 1
+    object.__setattr__(changed, name, another)  # without the checks of a new network
+    rest = {"settings": {}, "held_out_data": {}, "files": {}}
+    lines = changes(*(rest | {"network": network_fields(each)} for each in (network, changed)))
+    refuse_another_run(lines, allowed=True)
+    if name == "max_position_embeddings":
+        assert not lines
+        return
+    assert len(lines) == 1
+    with pytest.raises(ConfigError, match=f"network {name}: .* in the checkpoint, .* now. Put them back"):
+        refuse_another_run(lines, allowed=False)
+
+
+def test_weights_of_another_network_are_not_read(finished_run, session):
+    network = dataclasses.replace(session.model.architecture, rope_theta=5e5)
+    model = dataclasses.replace(session.model, architecture=network)
+    with pytest.raises(ValueError, match="now describes: rope_theta=10000.0, now 500000.0; put the former"):
+        read_run_params(finished_run, model)

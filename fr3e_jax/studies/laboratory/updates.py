@@ -75,9 +75,7 @@ def token_updates(config: Config, run_dir: Path, steps: Sequence[int], responses
     scored = []
     for step in (earlier, later):
         with as_config_error():
-            model = session.model
-            abstract, base = model.sharded_abstract_params(), model.base_fingerprint()
-            params = read_run_params(run_dir, abstract, step, base=base)[0]
+            params = read_run_params(run_dir, session.model, step)[0]
         scored.append(_scores(session, params, chosen))
         session.sampler.weights.release()
     before, after = scored

@@ -20,8 +20,8 @@ def test_changes_are_those_of_full_forward_passes(finished_run, session, tiny_ru
     assert main(arguments) == 0
     assert "Token probability updates" in capsys.readouterr().out
     records = [record for record in StoredRun.open(finished_run).rollouts(4) if record.kind == "base"]
-    abstract, changes = session.model.sharded_abstract_params(), []
-    weights = [read_run_params(finished_run, abstract, step)[0] for step in (3, 4)]
+    changes = []
+    weights = [read_run_params(finished_run, session.model, step)[0] for step in (3, 4)]
     for record in records:
         ids, start = np.concatenate([record.prompt_ids, record.token_ids]), len(record.prompt_ids)
         both = []
