@@ -126,21 +126,23 @@ def newest_run(output: str, name: str, verb: str) -> Place:
     if is_remote(output):
         addresses = [run for run in reversed(stores.runs_below(output, depth=1)) if f"/{name}-" in run]
         runs = [run for run in addresses if _is_run(stores.run_folder(run, rollouts=False), name, verb)]
-        has_checkpoint, noun = stores.has_checkpoint, "address"
+        noun = "address"
     else:
         folders = sorted(Path(output).expanduser().glob(f"{glob.escape(name)}-*"), reverse=True)
         runs = [run for run in folders if _is_run(run, name, verb)]
-        has_checkpoint, noun = _has_checkpoint, "directory"
+        noun = "directory"
     if not runs:
         raise ConfigError(
             f"--resume: no {verb} run named {name} in {output}; start one without --resume, or give its {noun}: "
             f"--resume {'ADDRESS' if noun == 'address' else 'RUN_DIR'}"
         )
-    return next(filter(has_checkpoint, runs), runs[0])
+    return next(filter(_has_checkpoint, runs), runs[0])
 
 
-def _has_checkpoint(run_dir: Path) -> bool:
-    return any(path.name.isdecimal() for path in RunDirectory(run_dir).checkpoints.glob("*"))
+def _has_checkpoint(run: Place) -> bool:
+    if isinstance(run, str):
+        return stores.has_checkpoint(run)
+    return any(path.name.isdecimal() for path in RunDirectory(Path(run)).checkpoints.glob("*"))
 
 
 def _is_run(run_dir: Path, name: str, verb: str) -> bool:

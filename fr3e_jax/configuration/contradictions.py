@@ -121,7 +121,7 @@ def _inferred_axes(mesh: MeshConfig) -> tuple[str, str] | None:
 
 def _empty_axis(mesh: MeshConfig) -> tuple[str, str] | None:
     empty = next((axis for axis in ("replica", "fsdp", "tensor") if getattr(mesh, axis) == 0), None)
-    return empty and (empty, empty)
+    return (empty, empty) if empty else None
 
 
 def _pass_at_more(evaluation: EvaluationConfig) -> tuple[int, int, str] | None:

@@ -19,7 +19,7 @@ def _fills_a_response(tokens: int, cap: int) -> int | None:
     return max(1, cap // 4) if tokens >= cap else None
 
 
-def _range_without_zero(environment: EnvironmentConfig) -> tuple[str, float, str] | None:
+def _range_without_zero(environment: EnvironmentConfig) -> tuple[str, str, str] | None:
     least, most = environment.least_reward, environment.most_reward
     if least <= 0 <= most:
         return None

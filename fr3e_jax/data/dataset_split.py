@@ -74,9 +74,9 @@ def load_split(card: Card, split: str, root: str) -> LoadedSplit:
     for index, row in enumerate(_rows(card, split, root, dropped)):
         try:
             _keep(row, f"{card.name}/{split}/{index}", card, card.splits[split], problems_by_text)
-        except _Dropped as reason:
-            dropped[str(reason)] += 1
-            if len(examples := lost.setdefault(str(reason), [])) < EXAMPLES:
+        except _Dropped as drop:
+            dropped[str(drop)] += 1
+            if len(examples := lost.setdefault(str(drop), [])) < EXAMPLES:
                 examples.append(row)
     if not problems_by_text:
         where = card.splits[split].builder or ", ".join(map(str, find_files(card.splits[split].files, root, card.name)))

@@ -108,7 +108,7 @@ class TextCodec:
         config.pop("backend", None)
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    def render_chat(self, messages: Sequence[dict[str, str]]) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text of a conversation before the model's answer, by the tokenizer's chat template.
 
         Args:
@@ -147,9 +147,10 @@ class TextCodec:
 
     def _applied(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text of a conversation by the chat template, at the date of the settings."""
+        assert not isinstance(self.tokenizer, CharacterTokenizer)  # it has no template
         return str(
             self.tokenizer.apply_chat_template(
-                list(messages),
+                [dict(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=True,
                 chat_template=self.chat.dated(self.tokenizer.get_chat_template()),

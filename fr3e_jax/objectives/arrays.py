@@ -36,12 +36,14 @@ def checked_shapes(function: Callable[P, R]) -> Callable[P, R]:
         axes = _annotated_axes(function)
         shapes = {}
         with jaxtyped("context"):
-            for name, value in {**dict(zip(names, args, strict=False)), **kwargs}.items():
+            arguments: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+            for name, value in arguments.items():
                 if name not in axes or value is None:
                     continue
                 expected, others = axes[name]
                 shape = np.shape(value)
-                if isinstance(value, others) or isinstance(np.broadcast_to(False, shape), Shaped[np.ndarray, expected]):
+                annotation: Any = Shaped[np.ndarray, expected]
+                if isinstance(value, others) or isinstance(np.broadcast_to(False, shape), annotation):
                     shapes[name] = f"{name} {list(shape)}"
                     continue
                 beside = f" beside {', '.join(shapes.values())}" if shapes else ""

@@ -39,8 +39,8 @@ def _prepare() -> None:
 
     os._exit = raise_inside  # type: ignore[assignment]
     os.register_at_fork(after_in_child=_restore)  # a child of the user's code ends by it
-    with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # no standard error
-        if not faulthandler.is_enabled():
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # a standard error without a file
+        if sys.__stderr__ and not faulthandler.is_enabled():
             faulthandler.enable(sys.__stderr__)
 
 
