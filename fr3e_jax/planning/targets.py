@@ -34,6 +34,7 @@ from fr3e_jax.programs.mesh import (
     replicated,
     rollout_mesh,
 )
+from fr3e_jax.programs.program import programs_of
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
 from fr3e_jax.session.model import configured_architecture, decoder_programs, model_on
 
@@ -128,7 +129,7 @@ class Programs:
     def state(self, sizes: DecoderSizes) -> DecodeState:
         """The abstract `DecodeState` of a decoder of these sizes."""
         like = self._trunks(self.slots, sizes.trunk_capacity)
-        return self._result(self.decoder.jitted()["empty"], cache_shape(like), sizes)
+        return self._result(programs_of(self.decoder)["_empty"], cache_shape(like), sizes)
 
     def _beside_rollouts(self) -> dict[str, Any]:
         """Other arrays of a run that are on the devices while rollouts are sampled."""
@@ -144,15 +145,14 @@ class Programs:
     # -- programs ----------------------------------------------------------------------------------------------------
 
     def _reshard(self) -> Target:
-        reshard = self.weights.jitted()["reshard"]
-        return Target("reshard", reshard, (self.params,), resident=self.beside_policy)
+        return Target("reshard", self.weights.reshard, (self.params,), resident=self.beside_policy)
 
     def _prefill(self) -> Target:
         sizes = self.sizes()
         ids = self._trunk_ids(sizes.trunk_capacity)
         return Target(
             "prefill",
-            self.decoder.jitted()["prefill"],
+            programs_of(self.decoder)["_prefill"],
             (self.rollout_params, ids),
             resident=self._beside_rollouts() | {"decoder": self.state(sizes)},
         )
@@ -170,7 +170,7 @@ class Programs:
         rollout, state = self.config.rollout, self.state(sizes)
         return Target(
             name,
-            self.decoder.jitted()["decode"],
+            programs_of(self.decoder)["_chunk"],
             (self.rollout_params, state, self._array((), np.int32, self.decoding)),
             {"steps": rollout.decode_chunk, "filtered": rollout.top_p < 1},
             resident=self._beside_rollouts() | beside,
@@ -181,7 +181,7 @@ class Programs:
         chosen = self._array((rows,), np.int32, self.decoding)
         return Target(
             "promote",
-            self.decoder.jitted()["promote"],
+            programs_of(self.decoder)["_promote"],
             (self.state(self.sizes()), chosen, chosen),
             {"capacity": capacity},
             resident=self._beside_rollouts() | {"weights of rollouts": self.rollout_params},
@@ -205,7 +205,7 @@ class Programs:
     def _score(self) -> Target:
         return Target(
             "score",
-            self.training.jitted()["score"],
+            programs_of(self.training)["_score"],
             (self.params, self._micro_batch().rows, self._scalar()),
             resident=self.beside_policy,
         )
@@ -213,7 +213,7 @@ class Programs:
     def _accumulate(self) -> Target:
         return Target(
             "accumulate",
-            self.training.jitted()["accumulate"],
+            programs_of(self.training)["_accumulate"],
             (self.params, self.gradients, self._micro_batch(), *[self._scalar()] * 3, *self._balance()),
             resident=self.beside_policy,
         )
@@ -221,7 +221,7 @@ class Programs:
     def _apply(self) -> Target:
         return Target(
             "apply",
-            self.training.jitted()["apply"],
+            programs_of(self.training)["_apply"],
             (self.trained, self.optimizer_state, self.gradients),
             resident=self._compared() | self.base,
         )

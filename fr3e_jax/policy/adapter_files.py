@@ -15,10 +15,10 @@ import numpy as np
 
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import read_json_object
-from fr3e_jax.policy.huggingface import host_tensor, load_tensor
-from fr3e_jax.policy.lora import LoraSettings, adapted_kernels, at, put
+from fr3e_jax.policy.huggingface import at, host_tensor, load_array, misfits, put
+from fr3e_jax.policy.lora import ADAPTER, LoraSettings, adapted_kernels
 from fr3e_jax.policy.network import Params
-from fr3e_jax.policy.tensor_files import READABLE, TensorFiles
+from fr3e_jax.policy.tensor_files import TensorFiles
 from fr3e_jax.policy.tensor_writer import StoredTensor, write_file
 
 logger = logging.getLogger(__name__)
@@ -94,11 +94,11 @@ def read_adapter_settings(directory: str | Path, param_dtype: str = "float32") -
     return LoraSettings(rank, float(alpha), tuple(name.rpartition(".")[2] for name in targets), param_dtype)
 
 
-def _names(architecture: Architecture, lora: LoraSettings) -> Iterator[tuple[tuple, str, str]]:
-    """(path of the projection, ``a`` or ``b``, PEFT's name of it) of each array of the adapters."""
+def _names(architecture: Architecture, lora: LoraSettings) -> Iterator[tuple[tuple, str]]:
+    """(path, PEFT's name) of each array of the adapters."""
     for path, module in adapted_kernels(architecture, lora.targets):
         for factor, theirs in _PARTS.items():
-            yield path, factor, f"{_PREFIX}{module}.{theirs}.weight"
+            yield (*path, ADAPTER, factor), f"{_PREFIX}{module}.{theirs}.weight"
 
 
 def load_adapters(
@@ -120,24 +120,12 @@ def load_adapters(
     if not (directory / WEIGHTS).is_file():
         raise UnsupportedModel(f"no {WEIGHTS} in {directory}: adapters in other formats are not read; save it as one")
     files, tensors = TensorFiles(directory, WEIGHTS), list(_names(architecture, lora))
-    problems = [f"unexpected {name}" for name in sorted(files.names - {name for *_, name in tensors})]
-    for path, factor, name in tensors:
-        shape = at(abstract, path)["adapter"][factor].shape[::-1]
-        if name not in files.names:
-            problems.append(f"missing {name}")
-        elif files.shape(name) != shape:
-            problems.append(f"{name} has shape {files.shape(name)}, the network asks for {shape}")
-        elif files.dtype(name) not in READABLE:
-            problems.append(f"{name} is of type {files.dtype(name)}; expected one of {', '.join(READABLE)}")
-    if problems:
+    if problems := misfits(files, {name: at(abstract, path).shape[::-1] for path, name in tensors}):
         more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
         raise UnsupportedModel(f"{directory / WEIGHTS} does not fit the model: {'; '.join(problems[:8])}{more}")
     adapters: Params = {}
-    for path, _ in adapted_kernels(architecture, lora.targets):
-        put(adapters, path, {})
-    for path, factor, name in tensors:
-        leaf, sharding = (at(tree, path)["adapter"][factor] for tree in (abstract, shardings))
-        at(adapters, path)["adapter"][factor] = load_tensor(files, name, True, leaf, sharding)
+    for path, name in tensors:
+        put(adapters, path, load_array(files, [name], True, at(abstract, path), at(shardings, path)))
     return adapters
 
 
@@ -152,8 +140,8 @@ def save_adapters(
       UnsupportedModel: a value is NaN or infinite, or too large for ``dtype``.
     """
     tensors = []
-    for path, factor, name in _names(architecture, lora):
-        array = at(adapters, path)["adapter"][factor]
+    for path, name in _names(architecture, lora):
+        array = at(adapters, path)
         tensors.append(StoredTensor(name, array.shape[::-1], lambda array=array: host_tensor(array, True)))
     write_file(directory / WEIGHTS, tensors, np.dtype(dtype))
     config: dict[str, Any] = {

@@ -19,10 +19,10 @@ class Architecture:
 
     ``model_type`` is Hugging Face's, and names the family. With ``attention_bias`` all four projections of attention
     have biases. ``windows`` are the positions that the layers attend to, their own included, in turn (0: all), so
-    ``(4096, 0)`` has a window in every second layer.
+    ``(4096, 0)`` has a window in every second layer. `config_file` refuses options that the family does not have.
 
     Raises:
-      UnsupportedModel: there is no such family, or the sizes contradict one another or the family.
+      UnsupportedModel: the heads do not divide, or their size is odd.
     """
 
     vocab_size: int
@@ -51,14 +51,6 @@ class Architecture:
     dense_layers: tuple[int, ...] = ()  # layers without experts, where others have them
 
     def __post_init__(self) -> None:
-        if self.model_type not in FAMILIES:
-            names = [f"'{name}'" for name in FAMILIES]
-            expected = f"{', '.join(names[:-1])} or {names[-1]}"
-            raise UnsupportedModel(f"model_type={self.model_type!r} is not supported; expected {expected}")
-        if self.attention_bias and self.family.qkv_bias:
-            raise UnsupportedModel(
-                f"attention_bias=true: {self.family.title} have their fixed biases on query, key and value"
-            )
         if self.num_heads % self.num_kv_heads:
             raise UnsupportedModel(
                 f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: "
@@ -68,69 +60,28 @@ class Architecture:
             raise UnsupportedModel(
                 f"head_dim={self.head_dim} is odd or below 2; rotary position embedding needs an even size"
             )
-        self._check_options()
-        self._check_experts()
-        self._settle_windows()
+        self._settle()
 
-    def _check_options(self) -> None:
-        allowed = set(self.family.keys.values()) | ({"local_rope_theta"} if self.family.local_rope else set())
-        for name in ("query_scalar", "attention_softcap", "final_softcap", "local_rope_theta"):
-            value = getattr(self, name)
-            if value and name not in allowed:
-                raise UnsupportedModel(f"{name}={value}: {self.family.title} have no such option")
-        if "query_scalar" in allowed and not self.query_scalar:
-            object.__setattr__(self, "query_scalar", float(self.head_dim))
-
-    def _check_experts(self) -> None:
-        experts = dict(num_experts=self.num_experts, experts_per_token=self.experts_per_token)
-        experts |= dict(expert_size=self.expert_size)
-        if not self.family.routed_experts:
-            named: dict[str, object] = {**experts, "dense_layers": self.dense_layers}
-            if settings := [f"{name}={value}" for name, value in named.items() if value]:
-                raise UnsupportedModel(f"{settings[0]}: {self.family.title} have no experts")
-            return
-        if missing := [name for name, value in experts.items() if value < 1]:
-            raise UnsupportedModel(f"{missing[0]}={experts[missing[0]]}: {self.family.title} need at least 1")
-        if self.experts_per_token > self.num_experts:
-            raise UnsupportedModel(
-                f"experts_per_token={self.experts_per_token} is more than num_experts={self.num_experts}"
-            )
-        dense = tuple(sorted({layer for layer in self.dense_layers if 0 <= layer < self.num_layers}))
-        object.__setattr__(self, "dense_layers", dense)
-
-    def _settle_windows(self) -> None:
-        """Write ``windows`` as its shortest period, so that equal networks are equal."""
+    def _settle(self) -> None:
+        """Write defaults out, and ``windows`` as its shortest period, so that equal networks are equal."""
         layers = [self.windows[layer % len(self.windows)] for layer in range(self.num_layers)]
-        if min(layers) < 0 or len({window for window in layers if window}) > 1:
-            raise UnsupportedModel(f"windows={self.windows}: expected one size of at least 1 and 0, which is no window")
-        if max(layers) and not self.family.window_period:
-            raise UnsupportedModel(f"windows={self.windows}: {self.family.title} have no layers with a window")
         periods = range(1, len(self.windows) + 1)
         shortest = next(n for n in periods if all(layers[i] == layers[i % n] for i in range(self.num_layers)))
-        object.__setattr__(self, "windows", tuple(layers[:shortest]))
+        settled: dict[str, object] = {"windows": tuple(layers[:shortest])}
+        if "query_scalar" in self.family.keys.values():
+            settled["query_scalar"] = self.query_scalar or float(self.head_dim)
+        settled["dense_layers"] = tuple(sorted({layer for layer in self.dense_layers if 0 <= layer < self.num_layers}))
+        for name, value in settled.items():
+            object.__setattr__(self, name, value)
 
     @property
     def family(self) -> Family:
         return FAMILIES[self.model_type]
 
     @property
-    def heads_per_kv_head(self) -> int:
-        return self.num_heads // self.num_kv_heads
-
-    @property
     def qkv_bias(self) -> bool:
         """Biases on the query, key and value projections."""
         return self.family.qkv_bias or self.attention_bias
-
-    @property
-    def out_bias(self) -> bool:
-        """A bias on the attention's output projection."""
-        return self.attention_bias
-
-    @property
-    def qk_norm(self) -> bool:
-        """RMSNorm of every query and key head before the rotary embedding."""
-        return self.family.qk_norm
 
     @property
     def sliding_window(self) -> int:
@@ -178,7 +129,9 @@ class Architecture:
     def _parameters(self, experts: int) -> int:
         d, attention, kv = self.hidden_size, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         block = 2 * d * attention + 2 * d * kv + len(self.family.norms) * d
-        block += self.qkv_bias * (attention + 2 * kv) + self.out_bias * d + self.qk_norm * 2 * self.head_dim
+        block += (
+            self.qkv_bias * (attention + 2 * kv) + self.attention_bias * d + self.family.qk_norm * 2 * self.head_dim
+        )
         dense, routed = 3 * d * self.intermediate_size, 3 * d * self.expert_size * experts + d * self.num_experts
         blocks = self.num_layers * block + self.sparse_layers * routed + (self.num_layers - self.sparse_layers) * dense
         return self.vocab_size * d * (1 if self.tie_word_embeddings else 2) + blocks + d

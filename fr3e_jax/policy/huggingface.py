@@ -7,7 +7,7 @@ on the host at a time (reading: that of all experts), besides the arrays on the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,6 @@ from fr3e_jax.policy.tensor_writer import StoredTensor, write_shards
 MAX_SHARD_BYTES = 5 * 10**9
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
-
-
 _MLP = ("gate", "up", "down")
 
 
@@ -34,9 +32,9 @@ def _block_names(architecture: Architecture, layer: int) -> dict[tuple, str]:
     names: dict[tuple, str] = {}
     for ours, theirs in _ATTENTION.items():
         names["attention", ours, "kernel"] = f"self_attn.{theirs}.weight"
-        if architecture.out_bias if ours == "out" else architecture.qkv_bias:
+        if architecture.attention_bias if ours == "out" else architecture.qkv_bias:
             names["attention", ours, "bias"] = f"self_attn.{theirs}.bias"
-    if architecture.qk_norm:
+    if architecture.family.qk_norm:
         names["attention", "query_norm", "scale"] = "self_attn.q_norm.weight"
         names["attention", "key_norm", "scale"] = "self_attn.k_norm.weight"
     names |= {(ours, "scale"): f"{theirs}.weight" for ours, theirs in architecture.family.norms.items()}
@@ -64,17 +62,22 @@ def parameter_names(architecture: Architecture) -> Iterator[tuple[tuple, str, bo
 
 def stored_shapes(architecture: Architecture, abstract: Params) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor of the checkpoint, by its Hugging Face name."""
-    leaves = ((_leaf(abstract, path), name, flip) for path, name, flip in parameter_names(architecture))
+    leaves = ((at(abstract, path), name, flip) for path, name, flip in parameter_names(architecture))
     return {name: leaf.shape[::-1] if flip else leaf.shape for leaf, name, flip in leaves}
 
 
-def _leaf(tree: Any, path: tuple) -> Any:
+def at(tree: Any, path: tuple) -> Any:
+    """The part of nested dictionaries at ``path``, whose last key may be an entry on the first axis of an array."""
     for key in path:
-        if isinstance(tree, dict):
-            tree = tree[key]
-        else:  # an entry on the first axis of an array
-            tree = _entry(tree, key)
+        tree = tree[key] if isinstance(tree, dict) else _entry(tree, key)
     return tree
+
+
+def put(tree: dict, path: tuple, value: Any) -> None:
+    """Set the value at ``path`` of nested dictionaries, which are made where they are missing."""
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = value
 
 
 def _entry(array: Any, index: int) -> Any:
@@ -84,22 +87,13 @@ def _entry(array: Any, index: int) -> Any:
     return jax.lax.dynamic_index_in_dim(array, index, 0, False) if isinstance(array, jax.Array) else array[index]
 
 
-def _arrays(architecture: Architecture) -> Iterator[tuple[tuple, list[str], bool, bool]]:
-    """(path, names, whether they are stored transposed, whether they are stacked) of every array of ``params``."""
-    stacks: dict[tuple, list[str]] = {}
+def _arrays(architecture: Architecture) -> Iterator[tuple[tuple, bool, list[str]]]:
+    """(path, whether it is stored transposed, names of its tensors) of every array of ``params``."""
+    names: dict[tuple[tuple, bool], list[str]] = {}
     for path, name, transposed in parameter_names(architecture):
-        if not isinstance(path[-1], int):
-            yield path, [name], transposed, False
-            continue
-        stacks.setdefault(path[:-1], []).append(name)
-        if len(stacks[path[:-1]]) == architecture.num_experts:
-            yield path[:-1], stacks.pop(path[:-1]), transposed, True
-
-
-def _put(tree: dict, path: tuple, value: Any) -> None:
-    for key in path[:-1]:
-        tree = tree.setdefault(key, {})
-    tree[path[-1]] = value
+        array = path[:-1] if isinstance(path[-1], int) else path
+        names.setdefault((array, transposed), []).append(name)
+    return ((*array, tensors) for array, tensors in names.items())
 
 
 def load_params(
@@ -123,16 +117,27 @@ def load_params(
     params: Params = {}
     files = TensorFiles(directory)
     _check_tensors(files, architecture, stored_shapes(architecture, abstract))
-    for path, names, transposed, stacked in _arrays(architecture):
-        leaf, sharding = _leaf(abstract, path), _leaf(shardings, path)
-        _put(params, path, load_tensor(files, names if stacked else names[0], transposed, leaf, sharding))
+    for path, transposed, names in _arrays(architecture):
+        put(params, path, load_array(files, names, transposed, at(abstract, path), at(shardings, path)))
     return params
 
 
 def _check_tensors(files: TensorFiles, architecture: Architecture, expected: dict[str, tuple[int, ...]]) -> None:
-    problems, stored_names = [], files.names
+    repeated = {HEAD} if architecture.tie_word_embeddings else set()
+    if problems := misfits(files, expected, repeated):
+        raise UnsupportedModel(f"{files.directory} does not fit its config.json: {'; '.join(problems)}")
+    if repeated & files.names and not _same_tensor(files, EMBEDDING, HEAD):
+        raise UnsupportedModel(
+            f"{files.directory}: config.json says tie_word_embeddings=true, but {HEAD} differs from {EMBEDDING}; "
+            "set it to false if the head is meant"
+        )
+
+
+def misfits(files: TensorFiles, expected: dict[str, tuple[int, ...]], ignored: Set[str] = frozenset()) -> list[str]:
+    """A line for each tensor that is missing, mis-shaped, mis-typed, or neither among ``expected`` nor ``ignored``."""
+    problems = []
     for name, shape in expected.items():
-        if name not in stored_names:
+        if name not in files.names:
             file = files.misplaced.get(name)
             problems.append(f"missing {name}" + (f" (the index says it is in {file}, which lacks it)" if file else ""))
             continue
@@ -140,15 +145,7 @@ def _check_tensors(files: TensorFiles, architecture: Architecture, expected: dic
             problems.append(f"{name} has shape {files.shape(name)}, the configuration asks for {shape}")
         if files.dtype(name) not in READABLE:
             problems.append(f"{name} is of type {files.dtype(name)}; expected one of {', '.join(READABLE)}")
-    repeated = {HEAD} if architecture.tie_word_embeddings else set()
-    problems += [f"unexpected {name}" for name in sorted(stored_names - expected.keys() - repeated)]
-    if problems:
-        raise UnsupportedModel(f"{files.directory} does not fit its config.json: {'; '.join(problems)}")
-    if repeated & stored_names and not _same_tensor(files, EMBEDDING, HEAD):
-        raise UnsupportedModel(
-            f"{files.directory}: config.json says tie_word_embeddings=true, but {HEAD} differs from {EMBEDDING}; "
-            "set it to false if the head is meant"
-        )
+    return problems + [f"unexpected {name}" for name in sorted(files.names - expected.keys() - ignored)]
 
 
 def _same_tensor(files: TensorFiles, name: str, other_name: str, rows: int = 4096) -> bool:
@@ -162,23 +159,22 @@ def _same_tensor(files: TensorFiles, name: str, other_name: str, rows: int = 409
     )
 
 
-def load_tensor(
-    files: TensorFiles, name: str | list[str], transposed: bool, leaf: jax.ShapeDtypeStruct, sharding: Sharding
+def load_array(
+    files: TensorFiles, names: list[str], transposed: bool, leaf: jax.ShapeDtypeStruct, sharding: Sharding
 ) -> jax.Array:
-    """One tensor of ``files`` as a device array of ``leaf``'s shape and type; ``transposed``: the file holds it so.
+    """The tensor ``names[0]`` as a device array of ``leaf``'s shape and type; ``transposed``: the file holds it so.
 
-    Several names: their tensors stacked on a new first axis.
+    Of an array with an axis more the tensors ``names`` are the entries on the first axis.
     """
     pieces: dict[tuple, np.ndarray] = {}  # replicas on several devices are read once
+    stacked = len(leaf.shape) > len(files.shape(names[0]))
+    read_tensor = partial(files.read, dtype=leaf.dtype, transposed=transposed)
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         key = tuple((bound.start, bound.stop) for bound in index)
         if key not in pieces:
-            read = partial(files.read, dtype=leaf.dtype, transposed=transposed)
-            single_file = isinstance(name, str)
-            pieces[key] = (
-                read(name, index) if single_file else np.stack([read(piece, index[1:]) for piece in name[index[0]]])
-            )
+            entries = [read_tensor(name, index[stacked:]) for name in (names[index[0]] if stacked else names)]
+            pieces[key] = np.stack(entries) if stacked else entries[0]
         return pieces[key]
 
     array = jax.make_array_from_callback(leaf.shape, sharding, read, dtype=leaf.dtype)
@@ -203,7 +199,7 @@ def save_params(
     """
     shapes = stored_shapes(architecture, params)
     tensors = [
-        StoredTensor(name, shapes[name], lambda path=path, flip=transposed: host_tensor(_leaf(params, path), flip))
+        StoredTensor(name, shapes[name], lambda path=path, flip=transposed: host_tensor(at(params, path), flip))
         for path, name, transposed in parameter_names(architecture)
     ]
     write_shards(Path(directory), tensors, np.dtype(dtype), max_shard_bytes)

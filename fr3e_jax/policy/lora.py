@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
-from fr3e_jax.policy.huggingface import parameter_names
+from fr3e_jax.policy.huggingface import at, parameter_names, put
 from fr3e_jax.policy.modules import LowRank
 from fr3e_jax.policy.network import Params, build_network
 
@@ -114,22 +114,9 @@ def initial_adapters(architecture: Architecture, lora: LoraSettings, abstract: P
         like = at(abstract, path)[ADAPTER]
         bound = like["a"].shape[0] ** -0.5
         drawn = jax.random.uniform(jax.random.fold_in(key, position), like["a"].shape, minval=-bound, maxval=bound)
-        put(adapters, path, {"a": drawn.astype(like["a"].dtype), "b": jnp.zeros(like["b"].shape, like["b"].dtype)})
+        adapter = {"a": drawn.astype(like["a"].dtype), "b": jnp.zeros(like["b"].shape, like["b"].dtype)}
+        put(adapters, (*path, ADAPTER), adapter)
     return adapters
-
-
-def at(tree: Any, path: tuple) -> Any:
-    """The part of a tree of dictionaries at ``path``."""
-    for key in path:
-        tree = tree[key]
-    return tree
-
-
-def put(adapters: Params, path: tuple, adapter: Any) -> None:
-    """Set the adapter of the projection at ``path``."""
-    for key in path:
-        adapters = adapters.setdefault(key, {})
-    adapters[ADAPTER] = adapter
 
 
 def split(tree: Params) -> Adapted:
@@ -148,14 +135,18 @@ def split(tree: Params) -> Adapted:
 
 def joined(params: Any) -> Params:
     """The inverse of `split`; free under `jax.jit`. Parameters without adapters come back as they are."""
-    return _joined(*params) if isinstance(params, Adapted) else params
+
+    def beside(projection, adapter):
+        return projection | {ADAPTER: adapter}
+
+    return _combined(*params, beside) if isinstance(params, Adapted) else params
 
 
-def _joined(base: Params, adapters: Params) -> Params:
-    tree = dict(base)
-    for key, value in adapters.items():
-        tree[key] = value if key == ADAPTER else _joined(base[key], value)
-    return tree
+def _combined(base: Params, adapters: Params, combine: Callable[[Params, Params], Params]) -> Params:
+    """``base`` with ``combine(projection, adapter)`` in place of each projection that has an adapter."""
+    if ADAPTER in adapters:
+        return combine(base, adapters[ADAPTER])
+    return base | {key: _combined(base[key], value, combine) for key, value in adapters.items()}
 
 
 def trained(params: Any) -> Params:
@@ -173,32 +164,25 @@ def merged(scale: float, params: Adapted) -> Params:
 
     With ``b = 0`` a kernel is the base's, bit for bit.
     """
-    return _merged(scale, *params)
 
-
-def _merged(scale: float, base: Params, adapters: Params) -> Params:
-    merged_tree = dict(base)
-    for key, value in adapters.items():
-        if key != ADAPTER:
-            merged_tree[key] = _merged(scale, base[key], value)
-            continue
-        a, b = (value[factor].astype(jnp.float32) for factor in "ab")
+    def into_kernel(projection, adapter):
+        a, b = (adapter[factor].astype(jnp.float32) for factor in "ab")
         change = jnp.matmul(a, b, precision="highest")
-        merged_tree["kernel"] = base["kernel"].astype(jnp.float32) + scale * change
-    return merged_tree
+        return projection | {"kernel": projection["kernel"].astype(jnp.float32) + scale * change}
+
+    return _combined(*params, into_kernel)
 
 
-def adapter_pairs(params: Any) -> Iterator[tuple[jax.Array, dict[str, jax.Array]]]:
-    """Kernel and adapter of each projection that has one; of ``Adapted`` parameters."""
-    return _pairs(*params)
+def adapter_pairs(params: Adapted) -> list[tuple[jax.Array, dict[str, jax.Array]]]:
+    """Kernel and adapter of each projection that has an adapter."""
+    pairs = []
 
+    def note(projection, adapter):
+        pairs.append((projection["kernel"], adapter))
+        return projection
 
-def _pairs(base: Params, adapters: Params) -> Iterator[tuple[jax.Array, dict[str, jax.Array]]]:
-    for key, value in adapters.items():
-        if key == ADAPTER:
-            yield base["kernel"], value
-        else:
-            yield from _pairs(base[key], value)
+    _combined(*params, note)
+    return pairs
 
 
 def relative_change(scale: float, params: Adapted) -> jax.Array:

@@ -64,11 +64,11 @@ class Attention(nnx.Module):
         self.query = Linear(rngs, a.hidden_size, inner, ("embed", "heads"), dtype, bias=a.qkv_bias)
         self.key = Linear(rngs, a.hidden_size, kv, ("embed", "kv_heads"), dtype, bias=a.qkv_bias)
         self.value = Linear(rngs, a.hidden_size, kv, ("embed", "kv_heads"), dtype, bias=a.qkv_bias)
-        self.out = Linear(rngs, inner, a.hidden_size, ("heads", "embed"), dtype, bias=a.out_bias)
-        self.query_norm = _norm(a, a.head_dim, dtype) if a.qk_norm else None
-        self.key_norm = _norm(a, a.head_dim, dtype) if a.qk_norm else None
+        self.out = Linear(rngs, inner, a.hidden_size, ("heads", "embed"), dtype, bias=a.attention_bias)
+        self.query_norm = _norm(a, a.head_dim, dtype) if a.family.qk_norm else None
+        self.key_norm = _norm(a, a.head_dim, dtype) if a.family.qk_norm else None
         self.scoring = Scoring((a.query_scalar or a.head_dim) ** -0.5, a.attention_softcap, window)
-        self.sizes = (a.num_kv_heads, a.heads_per_kv_head, a.head_dim)
+        self.sizes = (a.num_kv_heads, a.num_heads // a.num_kv_heads, a.head_dim)
 
     def causal(self, x: jax.Array, turn: Rotation, mask: jax.Array) -> tuple[jax.Array, KeyValue]:
         """Attention of ``x`` over itself where ``mask`` (bool ``[B, N, T, T]``) is true; also its keys and values."""

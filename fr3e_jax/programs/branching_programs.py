@@ -15,7 +15,7 @@ import numpy as np
 
 from fr3e_jax.objectives.tool_branching import branches_after_answer, entropy_from
 from fr3e_jax.programs.program import Program
-from fr3e_jax.programs.size_buckets import power_of_two
+from fr3e_jax.programs.size_buckets import padded, power_of_two
 
 _LEAST_ROWS = 16
 
@@ -57,12 +57,9 @@ def branching_decisions(
     """
     count = len(starts)
     rows, size = power_of_two(count, _LEAST_ROWS), power_of_two(most_tokens, 16)
-    padded, mask = np.zeros((rows, size), np.float32), np.zeros((rows, size), bool)
-    for row, (values, mask_row) in enumerate(zip(entropies, sampled, strict=True)):
-        padded[row, : len(values)], mask[row, : len(mask_row)] = values, mask_row
-    first = np.zeros(rows, np.int32)
-    first[:count] = starts
-    noise = np.zeros((rows, uniforms.shape[1]), np.float32)
-    noise[:count] = uniforms
+    values, mask = np.zeros((rows, size), np.float32), np.zeros((rows, size), bool)
+    for row, (entropy, mask_row) in enumerate(zip(entropies, sampled, strict=True)):
+        values[row, : len(entropy)], mask[row, : len(mask_row)] = entropy, mask_row
+    first, noise = padded(np.asarray(starts, np.int32), rows), padded(np.float32(uniforms), rows)
     options = {"tokens": tokens, "vocabulary": vocabulary, "weight": weight, "probability": probability}
-    return np.asarray(_decide(padded, mask, first, noise, **options))[:count]
+    return np.asarray(_decide(values, mask, first, noise, **options))[:count]

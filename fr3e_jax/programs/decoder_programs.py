@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ from fr3e_jax.programs.mesh import (
 )
 from fr3e_jax.programs.program import Declarations, Program, abstract
 from fr3e_jax.programs.shapes import Shapes
-from fr3e_jax.programs.size_buckets import power_of_two
+from fr3e_jax.programs.size_buckets import padded, power_of_two
 
 _TOKENS_AT_ONCE = 1024
 
@@ -196,32 +196,12 @@ class DecoderPrograms:
             interruptions = Interruptions(table, states, written, new)
         for ring in rings:
             if ring != state.capacity:
-                state = self._declare_resize(declare, state, ring)
+                state = self._resized(state, ring, declare, *declare(self._restart, state.generated, ring))
             options = {"steps": shapes.chunk, "filtered": call.filtered}
             declare(self._chunk, params, state, scalar, interruptions, **options)
             if call.table:
-                self._declare_resize(declare, state, ring)
+                self._resized(state, ring, declare, *declare(self._restart, state.generated, ring))
             yield state
-
-    def _declare_resize(self, declare: Declarations, state: DecodeState, capacity: int) -> DecodeState:
-        def resized(ring: jax.ShapeDtypeStruct, axis: int) -> jax.ShapeDtypeStruct:
-            program = self._resize_hidden if ring.ndim == 3 else self._resize_cache
-            return declare(program, ring, state.start, state.generated, capacity=capacity, axis=axis)
-
-        lanes = tuple(KeyValue(resized(kv.key, 3), resized(kv.value, 2)) for kv in state.lanes)
-        hidden = None if state.lane_hidden is None else resized(state.lane_hidden, 1)
-        start, column = declare(self._restart, state.generated, capacity)
-        return state._replace(lanes=lanes, lane_hidden=hidden, start=start, column=column)
-
-    def jitted(self) -> dict[str, Callable]:
-        """The programs by name, to lower without running them (`fr3e_jax.planning`)."""
-        return {
-            "prefill": self._prefill,
-            "empty": self._empty,
-            "insert": self._insert,
-            "decode": self._chunk,
-            "promote": self._promote,
-        }
 
     def round_up(self, count: int) -> int:
         """The next count that splits evenly over the batch shards of the mesh."""
@@ -246,10 +226,9 @@ class DecoderPrograms:
         for start in range(0, len(rows), _TOKENS_AT_ONCE):
             some = slice(start, start + _TOKENS_AT_ONCE)
             count = len(rows[some])
-            padding = (0, power_of_two(count) - count)
-            row, ids = (np.pad(np.asarray(x[some], np.int32), padding) for x in (rows, token_ids))
-            places = np.pad(np.asarray(positions[some], np.int32), padding, constant_values=1)
-            columns = jax.device_get(tuple(self._alternatives(params, trunks, row, places, ids)))
+            row, ids = (padded(np.asarray(x[some], np.int32), power_of_two(count)) for x in (rows, token_ids))
+            places = padded(np.asarray(positions[some], np.int32), power_of_two(count), fill=1)
+            columns = jax.device_get(self._alternatives(params, trunks, row, places, ids))
             parts.append([column[:count] for column in columns])
         return Alternatives(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -291,7 +270,7 @@ class DecoderPrograms:
 
     def fetch(self, emitted: Emitted) -> Emitted:
         """The chunk's tokens as NumPy arrays."""
-        return Emitted(*jax.device_get(tuple(emitted)))
+        return jax.device_get(emitted)
 
     def resize(self, state: DecodeState, *, capacity: int) -> DecodeState:
         """The state with rings of another capacity; see `decoder_state.resize_ring`. The old rings are deleted.
@@ -299,16 +278,22 @@ class DecoderPrograms:
         One buffer is resized after another, so that old and new rings never exist together as wholes.
         """
 
-        def resized(ring: jax.Array, axis: int) -> jax.Array:
-            program = self._resize_hidden if ring.ndim == 3 else self._resize_cache
-            new = program(ring, state.start, state.generated, capacity=capacity, axis=axis)
-            jax.block_until_ready(new)
+        def replace(program: Program, ring: jax.Array, *inputs: jax.Array, **options: int) -> jax.Array:
+            new = jax.block_until_ready(program(ring, *inputs, **options))
             ring.delete()
             return new
 
+        return self._resized(state, capacity, replace, *self._restart(state.generated, capacity))
+
+    def _resized(self, state: DecodeState, capacity: int, call: Callable, start: Any, column: Any) -> DecodeState:
+        """The state with rings that ``call(program, ring, ...)`` makes, or abstractly declares, one after another."""
+
+        def resized(ring: Any, axis: int) -> Any:
+            program = self._resize_hidden if ring.ndim == 3 else self._resize_cache
+            return call(program, ring, state.start, state.generated, capacity=capacity, axis=axis)
+
         lanes = tuple(KeyValue(resized(kv.key, 3), resized(kv.value, 2)) for kv in state.lanes)
         hidden = None if state.lane_hidden is None else resized(state.lane_hidden, 1)
-        start, column = self._restart(state.generated, capacity)
         return state._replace(lanes=lanes, lane_hidden=hidden, start=start, column=column)
 
     def promote(self, state: DecodeState, slot: int, lane: int, *, capacity: int) -> Trunks:

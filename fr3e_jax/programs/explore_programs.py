@@ -27,7 +27,7 @@ from fr3e_jax.objectives.anchors import (
 )
 from fr3e_jax.objectives.values import state_values, trajectory_modulation
 from fr3e_jax.programs.program import Program
-from fr3e_jax.programs.size_buckets import power_of_two
+from fr3e_jax.programs.size_buckets import padded, power_of_two
 
 _LEAST_ROWS = 64
 
@@ -65,12 +65,12 @@ def find_anchors(
         return []
     lengths = np.array([len(s) for s in sources], np.int32)
     rows, size = power_of_two(len(sources), _LEAST_ROWS), power_of_two(int(lengths.max()), 16)
-    padded, masks = np.zeros((rows, size), np.float32), np.zeros((rows, size), bool)
+    scores, masks = np.zeros((rows, size), np.float32), np.zeros((rows, size), bool)
     for row, source in enumerate(sources):
-        padded[row, : len(source)] = source
+        scores[row, : len(source)] = source
         masks[row, : len(source)] = True if sampled is None else sampled[row]
-    lengths = np.pad(lengths, (0, rows - len(sources)))
-    anchors, valid = jax.device_get(_select_anchors(padded, lengths, masks, selection=selection, rules=rules))
+    lengths = padded(lengths, rows)
+    anchors, valid = jax.device_get(_select_anchors(scores, lengths, masks, selection=selection, rules=rules))
     return [a[v] for a, v in zip(anchors[: len(sources)], valid, strict=False)]
 
 
@@ -82,7 +82,7 @@ def block_numbers(cuts: Sequence[int], length: int, num_blocks: int) -> np.ndarr
 
     ``num_blocks``: the most that a response of this run has; it keeps the compiled shapes few.
     """
-    opened = np.pad(np.asarray(cuts, np.int32), (0, num_blocks - 1 - len(cuts)))
+    opened = padded(np.asarray(cuts, np.int32), num_blocks - 1)
     blocks = _block_index(opened, np.arange(num_blocks - 1) < len(cuts), length, T=power_of_two(length, 16))
     return np.asarray(blocks)[:length]
 
@@ -103,10 +103,10 @@ def group_advantages(
     ``right``: bool ``[P, R]``; only ``pass_at_k`` reads it.
     """
     rows = power_of_two(len(rewards), _LEAST_ROWS)
-    padded = _pad_rows(rewards.astype(np.float32), rows)
-    verdicts = _pad_rows(right, rows) if estimator == "pass_at_k" and right is not None else None
+    groups = padded(rewards.astype(np.float32), rows)
+    verdicts = padded(right, rows) if estimator == "pass_at_k" and right is not None else None
     advantages = _group_advantages(
-        padded, np.ones(padded.shape, bool), estimator=estimator, unbiased_std=unbiased_std, k=k, right=verdicts
+        groups, np.ones(groups.shape, bool), estimator=estimator, unbiased_std=unbiased_std, k=k, right=verdicts
     )
     return np.asarray(advantages)[: len(rewards)]
 
@@ -166,10 +166,10 @@ def trajectory_advantages(
     rows = power_of_two(len(rewards), _LEAST_ROWS)
     root_value = np.zeros(len(rewards)) if root_value is None else root_value
     floats = [x.astype(np.float32) for x in (rewards, base_value, final_reward, root_value)]
-    rewards, *of_bases = (_pad_rows(x, rows) for x in floats)
+    rewards, *of_bases = (padded(x, rows) for x in floats)
     results = _trajectories(
         rewards,
-        _pad_rows(mask, rows),
+        padded(mask, rows),
         *of_bases,
         estimator=estimator,
         tree=tree,
@@ -179,7 +179,3 @@ def trajectory_advantages(
         fresh=fresh,
     )
     return tuple(np.asarray(x)[: len(mask)] for x in results)
-
-
-def _pad_rows(x: np.ndarray, rows: int) -> np.ndarray:
-    return np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1))

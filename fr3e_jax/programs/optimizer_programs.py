@@ -118,8 +118,7 @@ class OptimizerPrograms:
 
     def abstract_gradients(self) -> Any:
         """Abstract gradients with their shardings: of the parameters, or of those of each replica."""
-        like = self.zero_gradients.eval_shape(self.abstract_state["params"])
-        return abstract_arrays(like, self.gradient_shardings)
+        return self.zero_gradients.results(self.abstract_state["params"])
 
     def declare_update(self, declare: Declarations, read: Any, batches: Sequence[Any], *numbers: Any) -> None:
         """Declare an update on ``batches``; all arguments are abstract, ``read`` is the result of `read`."""

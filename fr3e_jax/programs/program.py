@@ -15,10 +15,15 @@ import jax
 
 
 class Program:
-    """A jitted function; see `jax.jit` for the options."""
+    """A jitted function; see `jax.jit` for the options.
+
+    Attributes:
+      lower, trace: of the jitted function.
+    """
 
     def __init__(self, function: Callable, **options: Any):
-        self._jitted = jax.jit(function, **options)
+        self._jitted = jitted = jax.jit(function, **options)
+        self.lower, self.trace, self._cache_size = jitted.lower, jitted.trace, jitted._cache_size
         self._out_shardings = options.get("out_shardings")
         self._preparing: dict[Any, threading.Event] = {}
         update_wrapper(self, function)
@@ -33,7 +38,7 @@ class Program:
         key = _types(args, keywords)
         ready = self._preparing[key] = threading.Event()
         try:
-            self._jitted.lower(*args, **keywords).compile()
+            self.lower(*args, **keywords).compile()
         finally:
             del self._preparing[key]
             ready.set()
@@ -56,27 +61,16 @@ class Program:
             function = function.args[0] if function.func is jax.tree.map else function.func
         return function.__name__.strip("_")
 
-    def lower(self, *args: Any, **keywords: Any) -> jax.stages.Lowered:
-        """As `jax.stages.Wrapped.lower`."""
-        return self._jitted.lower(*args, **keywords)
-
-    def trace(self, *args: Any, **keywords: Any) -> jax.stages.Traced:
-        """As `jax.stages.Wrapped.trace`."""
-        return self._jitted.trace(*args, **keywords)
-
-    def eval_shape(self, *args: Any, **keywords: Any) -> Any:
-        """As `jax.eval_shape`."""
-        return self._jitted.eval_shape(*args, **keywords)
-
-    def _cache_size(self) -> int:
-        """The number of executables in memory."""
-        return self._jitted._cache_size()
-
 
 def _types(args: tuple, keywords: dict[str, Any]) -> tuple:
     """Hashable: the shapes and types of arrays, and all other arguments as they are."""
     leaves, tree = jax.tree.flatten((args, keywords))
     return tree, *((x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves)
+
+
+def programs_of(owner: Any) -> dict[str, Program]:
+    """The programs among the attributes of a module or of an object like `TrainPrograms`, by the attributes' names."""
+    return {name: value for name, value in vars(owner).items() if isinstance(value, Program)}
 
 
 class Declared(NamedTuple):

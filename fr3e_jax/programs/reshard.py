@@ -130,6 +130,10 @@ class RolloutWeights:
 
     If neither differs from training, no copy exists and nothing is compiled. A copy lives from the first call of `of`
     with new weights until `release`, so that it takes no memory while the next weights are computed.
+
+    Attributes:
+      copies: a copy is made.
+      reshard: the program that makes it.
     """
 
     def __init__(
@@ -153,13 +157,9 @@ class RolloutWeights:
         if self._quantises:
             function, result = _quantise_and_reshard, (target, replicated(jax.tree.leaves(target)[0].mesh))
         between = _half_way(abstract, source, target)
-        self._reshard = Program(partial(function, self.abstract, source, between, join), out_shardings=result)
+        self.reshard = Program(partial(function, self.abstract, source, between, join), out_shardings=result)
         self._made_from: jax.Array | None = None
         self._copy: Params | None = None
-
-    def jitted(self) -> dict[str, Callable]:
-        """The program by name, to lower without running it (`fr3e_jax.planning`); empty if no copy is made."""
-        return {"reshard": self._reshard} if self.copies else {}
 
     def of(self, params: Params) -> Params:
         """The finished copy of ``params``, made now unless the last copy was of the same arrays.
@@ -177,7 +177,7 @@ class RolloutWeights:
         return self._copy
 
     def _made(self, trained: Params) -> Params:
-        made = jax.block_until_ready(self._reshard(trained))
+        made = jax.block_until_ready(self.reshard(trained))
         if not self._quantises:
             return made
         copy, faults = made

@@ -19,7 +19,7 @@ from fr3e_jax.objectives.divergence import sequence_log_ratios as mean_log_ratio
 from fr3e_jax.objectives.returns import generalised_advantages as gae
 from fr3e_jax.objectives.shaping_steps import Tokens, apply_steps
 from fr3e_jax.programs.program import Program
-from fr3e_jax.programs.size_buckets import power_of_two
+from fr3e_jax.programs.size_buckets import padded, power_of_two
 
 Steps = tuple[tuple[Callable, tuple[tuple[str, Any], ...]], ...]  # function and keywords, hashable
 
@@ -41,15 +41,15 @@ def _shape(tokens: Tokens, *, steps: Steps):
 
 def shape_tokens(tokens: Tokens, steps: Steps) -> tuple[Shaped, dict[str, float]]:
     """`fr3e_jax.objectives.shaping_steps.apply_steps` on the host; padding is not counted."""
-    (count, length), padding = tokens.counted.shape, _padding(tokens.counted.shape)
-    padded = Tokens(*(np.pad(x, padding[: np.ndim(x)]) if np.ndim(x) else x for x in tokens))
-    padded = padded._replace(group=np.pad(tokens.group, padding[0], constant_values=-1))
-    shaped, metrics = jax.device_get(_shape(padded, steps=steps))
+    (count, length), sizes = tokens.counted.shape, _sizes(tokens.counted)
+    batch = Tokens(*(padded(x, *sizes[: np.ndim(x)]) if np.ndim(x) else x for x in tokens))
+    batch = batch._replace(group=padded(tokens.group, sizes[0], fill=-1))
+    shaped, metrics = jax.device_get(_shape(batch, steps=steps))
     return Shaped(*(x[:count, :length] for x in shaped)), {name: float(value) for name, value in metrics.items()}
 
 
-def _padding(shape: tuple[int, int]) -> list[tuple[int, int]]:
-    return [(0, power_of_two(size, 16) - size) for size in shape]
+def _sizes(x: np.ndarray) -> list[int]:
+    return [power_of_two(size, 16) for size in x.shape]
 
 
 _sequence_log_ratios = Program(mean_log_ratios)
@@ -57,8 +57,7 @@ _sequence_log_ratios = Program(mean_log_ratios)
 
 def sequence_log_ratios(logprobs: np.ndarray, old_logprobs: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """`fr3e_jax.objectives.divergence.sequence_log_ratios` of sequences ``[N, T]``: float32 ``[N]``."""
-    padding = _padding(mask.shape)
-    ratios = _sequence_log_ratios(*(np.pad(x, padding) for x in (logprobs, old_logprobs, mask)))
+    ratios = _sequence_log_ratios(*(padded(x, *_sizes(mask)) for x in (logprobs, old_logprobs, mask)))
     return np.asarray(ratios)[: len(mask)]
 
 
@@ -69,8 +68,8 @@ def _divergences(logprobs, reference, *, estimator):
 
 def token_divergences(logprobs: np.ndarray, reference: np.ndarray, *, estimator: str) -> np.ndarray:
     """Estimates of KL(π ‖ π_ref) per token, float32 ``[sequences, T]`` in nats; ``estimator``: k1, k2 or k3."""
-    (count, length), padding = logprobs.shape, _padding(logprobs.shape)
-    divergences = _divergences(np.pad(logprobs, padding), np.pad(reference, padding), estimator=estimator)
+    (count, length), sizes = logprobs.shape, _sizes(logprobs)
+    divergences = _divergences(padded(logprobs, *sizes), padded(reference, *sizes), estimator=estimator)
     return np.asarray(divergences)[:count, :length]
 
 
@@ -83,10 +82,7 @@ def generalised_advantages(
     rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, *, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """`fr3e_jax.objectives.returns.generalised_advantages` of sequences ``[N, T]``."""
-    (count, length), padding = mask.shape, _padding(mask.shape)
-
-    def pad(x):
-        return np.pad(x, padding)
-
-    estimates = jax.device_get(_generalised(pad(rewards), pad(values), pad(mask), gamma=gamma, lam=lam))
+    (count, length), sizes = mask.shape, _sizes(mask)
+    inputs = (padded(x, *sizes) for x in (rewards, values, mask))
+    estimates = jax.device_get(_generalised(*inputs, gamma=gamma, lam=lam))
     return tuple(x[:count, :length] for x in estimates)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 _LEAST_RING = 16  # columns
 _FIRST_RING = 64  # where responses may become as long
 
@@ -15,6 +17,13 @@ def size_bucket(size: int, least: int = 4) -> int:
     """The next of 4, 6, 8, 12, 16, 24, 32, ...: at most a third of it is empty, above ``least``."""
     power = power_of_two(size, least)
     return power * 3 // 4 if power > least and size <= power * 3 // 4 else power
+
+
+def padded(x: np.ndarray, *sizes: int, fill: float = 0) -> np.ndarray:
+    """``x`` with its first axes extended at their ends to ``sizes``; the new elements are ``fill``."""
+    out = np.full((*sizes, *x.shape[len(sizes) :]), fill, x.dtype)
+    out[tuple(map(slice, x.shape))] = x
+    return out
 
 
 def ring_size(tokens: int, most: int) -> int:

@@ -373,10 +373,6 @@ class TrainPrograms(OptimizerPrograms):
             balance = [Balance(scalar, scalar, counts)]
         self.declare_update(declare, read, batches, scalar, scalar, scalar, *balance)
 
-    def jitted(self) -> dict[str, Callable]:
-        """The programs by name, to lower without running them (`fr3e_jax.planning`)."""
-        return {"score": self._score, "accumulate": self._accumulate, "apply": self._apply}
-
     def read(self, params: Params) -> Any:
         """The weights that a pass over rows reads: the parameters, or base and adapters."""
         return params if self.base is None else self.base.below(params)

@@ -13,13 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import jax
 
-from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.program import programs_of
 from fr3e_jax.runs.background import Background
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.ledger import TokenLedger
@@ -84,18 +83,13 @@ class Stopwatch:
         return self.cells.setdefault((stage, kind, name), Cell())
 
 
-def compiled_programs(owner: object | ModuleType) -> dict[str, Callable[..., Any]]:
-    """Compiled programs among the attributes of an object or a module, by name."""
-    return {name: value for name, value in vars(owner).items() if isinstance(value, Program)}
-
-
 @contextlib.contextmanager
 def timed_calls(stopwatch: Stopwatch, owners: list[object], grading: type) -> Iterator[None]:
     """Within the block, ``stopwatch`` times the compiled programs of ``owners``, transfers and grading."""
     calls: list[tuple[Any, str, str, str]]
     calls = [(jax, "device_put", TRANSFER, "to device"), (jax, "device_get", TRANSFER, "to host")]
     calls += [(grading, method, GRADING, name) for method, name in GRADING_CALLS.items()]
-    calls += [(owner, name, PROGRAM, name.strip("_")) for owner in owners for name in compiled_programs(owner)]
+    calls += [(owner, name, PROGRAM, name.strip("_")) for owner in owners for name in programs_of(owner)]
     with contextlib.ExitStack() as stack:
         for owner, attribute, kind, name in calls:
             timed = stopwatch.timed(getattr(owner, attribute), kind, name)

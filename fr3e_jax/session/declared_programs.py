@@ -43,8 +43,7 @@ def declare_programs(
     declare(programs.init_optimizer, trained)
     rollout_params = abstract_arrays(weights.abstract, weights.shardings)
     if weights.copies:
-        for program in weights.jitted().values():
-            declare(program, policy)
+        declare(weights.reshard, policy)
     decoder.declare(declare, rollout_params, shapes, decoder_calls(session))
     routes = RecordedRoutes(decoder.routes, decoder.routes_type) if decoder.routes else None
     options = {"trained_trunks": trains_trunks(config.explore), "routes": routes}

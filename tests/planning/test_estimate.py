@@ -83,7 +83,7 @@ def test_planned_caches_have_the_shardings_that_prefill_returns():
     programs = Programs(config, jax.devices()[:8], vocab_size=20)
     rows, length = 8, 32
     ids = jax.ShapeDtypeStruct((rows, length), "int32")
-    returned = programs._result(programs.decoder.jitted()["prefill"], programs.rollout_params, ids)
+    returned = programs._result(programs.decoder._prefill, programs.rollout_params, ids)
     assert jax.tree.leaves(programs._trunks(rows, length)) == jax.tree.leaves(returned)
 
 

@@ -56,7 +56,7 @@ def written_out(weights: dict[str, np.ndarray], a, token_ids) -> np.ndarray:
         q, k, v = (heads(f"{name}.self_attn.{part}", y, part != "v", theta) for part in "qkv")
         mixed = np.zeros_like(q)
         for h in range(a.num_heads):
-            kv = h // a.heads_per_kv_head
+            kv = h // (a.num_heads // a.num_kv_heads)
             scores = softcapped(q[:, h] @ k[:, kv].T / np.sqrt(a.query_scalar or a.head_dim), a.attention_softcap)
             seen = np.tril(np.ones_like(scores)) - np.tril(np.ones_like(scores), -window)
             scores = np.exp(np.where(seen, scores, -np.inf))

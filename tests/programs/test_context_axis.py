@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-import optax
 import pytest
 from compiled_program import Compiled
+from network_programs import abstract_params, assert_close, one_device, placed, train_programs
 from random_rows import random_rows
 
-from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.policy.rows import Rows
-from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import abstract_arrays, batch_sharding, make_mesh, param_shardings, replicated
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, TrainRows
+from fr3e_jax.programs.mesh import batch_sharding, make_mesh, replicated
+from fr3e_jax.programs.train_programs import LossSettings, TrainRows
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
 
@@ -61,18 +59,9 @@ def places_in_segments(segment):
     return place - np.maximum.accumulate(np.where(changes, place, 0), axis=1)
 
 
-def programs_on(network, mesh, **options):
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    options = ForwardOptions(**options)
-    programs = TrainPrograms(
-        network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LOSS, token_chunk=16, options=options
-    )
-    return programs, params_on_mesh(network.params, shardings)
-
-
 def trained(network, mesh, **options):
     """Scores, gradients and sums of the micro-batch."""
-    programs, params = programs_on(network, mesh, **options)
+    programs, params = train_programs(network, mesh, loss=LOSS, chunk=16, **options), placed(network, mesh)
     batch = draw_rows()
     scores = programs.score(params, batch.rows, TEMPERATURE)
     numbers = DENOMINATOR, TEMPERATURE, 1.0
@@ -88,14 +77,7 @@ def network(tiny_network):
 
 @pytest.fixture(scope="module")
 def alone(network):
-    return trained(network, make_mesh(devices=jax.devices()[:1]))
-
-
-def assert_close(found, expected, tolerance=1e-5):
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True):
-        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
-        assert a.shape == b.shape
-        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
+    return trained(network, one_device())
 
 
 # replica, fsdp, context, tensor
@@ -115,7 +97,7 @@ def test_windows_of_layers_change_no_score_and_no_gradient_on_eight_devices(tiny
     """With matrix products, and with fused kernels in a scan over a whole period of two layers and one more."""
     softcaps = dict(attention_softcap=2.0, final_softcap=3.0)
     network = tiny_network(**SIZES, **softcaps, model_type="gemma2", windows=(7, 0), num_layers=3)
-    expected = trained(network, make_mesh(devices=jax.devices()[:1]))
+    expected = trained(network, one_device())
     mesh = make_mesh(1, 2, 2, context=2)
     for options in ({}, LONG | {"attention": "pallas"}):
         assert_close(trained(network, mesh, **options), expected)
@@ -126,16 +108,15 @@ def test_bfloat16_scores_and_gradients_of_split_rows_are_as_near_to_float32_as_t
     network = tiny_network(**SIZES, compute_dtype="bfloat16")
     flat = lambda found: np.concatenate([np.ravel(x).astype(np.float64) for x in jax.tree.leaves((found[0], found[2]))])
     exact = flat(alone)
-    whole = np.linalg.norm(flat(trained(network, make_mesh(devices=jax.devices()[:1]))) - exact)
+    whole = np.linalg.norm(flat(trained(network, one_device())) - exact)
     split = np.linalg.norm(flat(trained(network, make_mesh(1, 2, 1, context=4))) - exact)
     assert 0 < split < 1.2 * whole < 0.1 * np.linalg.norm(exact)
 
 
 def compiled(network, mesh, rows, **options):
     """The gradient program for ``rows`` rows of a trunk of 1,024 and two lanes of 512 tokens."""
-    programs, _ = programs_on(network, mesh, remat="block", scan=True, **options)
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    params = abstract_arrays(network.abstract, shardings)
+    programs = train_programs(network, mesh, loss=LOSS, chunk=16, remat="block", scan=True, **options)
+    params = abstract_params(network, mesh)
     array = lambda kind, *shape: jax.ShapeDtypeStruct((rows, *shape), kind, sharding=batch_sharding(mesh))
     trunk, lane, number = array(np.int32, 1024), array(np.int32, 2, 512), array(np.float32, 2, 512)
     batch = TrainRows(Rows(*(trunk,) * 3, *(lane,) * 5, array(bool, 2)), array(bool, 2, 512), *(number,) * 4)

@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from network_programs import decoder_on
 from scipy.special import log_softmax
 
 from fr3e_jax.policy.sampling import part_of_group, stream_keys, uniform
 from fr3e_jax.programs import size_buckets
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import LaneSettings
-from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.program import programs_of
 from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import STREAM_NAMES, Branch, Sampling, TrunkRequest
@@ -68,13 +68,8 @@ def decoder(tiny):
 
 
 def decoder_of(network):
-    """Programs, placed parameters, and an engine that has more branches than lanes and more trunks than slots."""
-    mesh = make_mesh()
-    programs = WatchedPrograms(network.graphdef, network.architecture, mesh)
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    params = params_on_mesh(network.params, shardings)
-    engine = RolloutEngine(programs, Shapes(2, 2, 4), seed=5)
-    return SimpleNamespace(programs=programs, params=params, engine=engine)
+    """An engine that has more branches than lanes and more trunks than slots, with its programs and parameters."""
+    return decoder_on(network, Shapes(2, 2, 4), programs_type=WatchedPrograms)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +92,8 @@ def run(decoder):
     ]
     everything = lambda i, rollouts, wait: range(len(rollouts))
     rollouts, promoted = decoder.engine.sample(decoder.params, requests, everything)
-    return SimpleNamespace(requests=requests, rollouts=rollouts, promoted=promoted, counts=decoder.engine.take_counts())
+    decoder.engine.take_counts()
+    return SimpleNamespace(requests=requests, rollouts=rollouts, promoted=promoted)
 
 
 @pytest.fixture(scope="module")
@@ -165,25 +161,6 @@ def test_tokens_invert_the_distribution_of_a_full_pass_at_the_branch_s_noise(pas
                 width = high - low
 
 
-def test_greedy_branches_take_the_best_token_and_filtered_ones_a_kept_one(passes):
-    for b, rollout, logits, _ in passes:
-        rank = (logits > np.take_along_axis(logits, rollout.token_ids[:, None], -1)).sum(axis=-1)
-        if not b.sampling.temperature:
-            np.testing.assert_array_equal(rank, 0)
-        if b.sampling.top_k:
-            assert rank.max() < b.sampling.top_k and rank.max() > 0
-
-
-def test_branches_end_with_their_stop_token_or_at_their_limit(passes):
-    for b, rollout, *_ in passes:
-        *before, last = rollout.token_ids.tolist()
-        assert not set(before) & set(b.sampling.stop_ids)
-        assert rollout.finished == (last in b.sampling.stop_ids)
-        assert rollout.finished or len(rollout.token_ids) == b.max_tokens
-    assert [len(r.token_ids) for b, r, *_ in passes if b.sampling.stop_ids == EVERY_TOKEN] == [1]
-    assert any(r.finished and 1 < len(r.token_ids) < b.max_tokens for b, r, *_ in passes)
-
-
 def flattened(run, key):
     request = run.requests[key[0]]
     return np.append(request.token_ids[: request.branches[key[1]].fork], run.rollouts[key[0]][key[1]].token_ids)
@@ -222,13 +199,6 @@ def test_size_of_rings_does_not_depend_on_when_a_choice_is_made(decoder):
         rollouts, _ = engine.sample(decoder.params, requests, choose)
         seen.append((decoder.programs.capacities, [r.logprobs.tolist() for row in rollouts for r in row]))
     assert seen[0] == seen[1] and seen[0][0], "rings were resized, and alike"
-
-
-def test_counts_equal_the_tokens_and_positions_of_the_run(run):
-    sampled = sum(len(r.token_ids) for rollouts in run.rollouts for r in rollouts)
-    assert run.counts.sampled_tokens == sampled <= run.counts.lane_steps
-    assert run.counts.prefill_positions == sum(len(t) for t in TRUNKS)
-    assert run.counts.reused_prefix_positions == sum(b.fork for r in run.requests for b in r.branches)
 
 
 def exploration(trunks, offset=0):
@@ -271,7 +241,7 @@ def test_windows_of_layers_are_those_of_a_full_pass(tiny_of_windows):
 
 
 def compiled_programs(programs) -> dict[str, int]:
-    return {name: f._cache_size() for name, f in vars(programs).items() if hasattr(f, "_cache_size")}
+    return {name: program._cache_size() for name, program in programs_of(programs).items()}
 
 
 def test_a_second_run_of_the_same_shapes_compiles_nothing(decoder, run, started):
@@ -412,12 +382,9 @@ def test_resized_rings_hold_the_same_tokens_and_the_old_ones_are_gone(decoder, s
 
 def test_bfloat16_caches_draw_with_float32_logits_and_logprobs(tiny_network):
     network = tiny_network(compute_dtype="bfloat16")
-    mesh = make_mesh()
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    params = params_on_mesh(network.params, shardings)
-    engine = RolloutEngine(DecoderPrograms(network.graphdef, network.architecture, mesh), Shapes(2, 2, 8), seed=5)
+    decoder = decoder_on(network, Shapes(2, 2, 8))
     requests = [TrunkRequest(trunk, [branch(len(trunk), i, 16, stop_ids=())]) for i, trunk in enumerate(TRUNKS)]
-    rollouts, promoted = engine.sample(params, requests, lambda i, rollouts, wait: [0])
+    rollouts, promoted = decoder.engine.sample(decoder.params, requests, lambda i, rollouts, wait: [0])
     assert {leaf.dtype.name for leaf in jax.tree.leaves(promoted[0, 0].batch)} == {"bfloat16"}
     whole = [np.append(t, r[0].token_ids) for t, r in zip(TRUNKS, rollouts, strict=True)]
     for trunk, [rollout], logits in zip(TRUNKS, rollouts, network.full_logits(whole), strict=True):

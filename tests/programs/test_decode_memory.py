@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from network_programs import abstract_params
 
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
 
 CAPACITY = TRUNK = 1024  # large enough that one layer's cache is larger than all that a step needs besides
 
@@ -21,11 +22,7 @@ def compiled_chunk(tiny, lanes):
     sizes = DecoderSizes(slots, lanes, TRUNK, CAPACITY, names=6, stops=1, promotable=True)
     placed = programs._empty.lower(cache_shape(trunks), sizes).out_info
     abstract = jax.tree.map(lambda out: jax.ShapeDtypeStruct(out.shape, out.dtype, sharding=out.sharding), placed)
-    shardings = param_shardings(mesh, tiny.abstract, tiny.axes, tiny.architecture)
-    params = jax.tree.map(
-        lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tiny.abstract, shardings
-    )
-    lowered = programs._chunk.lower(params, abstract, np.int32(1), steps=4, filtered=False)
+    lowered = programs._chunk.lower(abstract_params(tiny, mesh), abstract, np.int32(1), steps=4, filtered=False)
     return lowered.compile().memory_analysis(), abstract, slots // programs.shards
 
 

@@ -10,20 +10,18 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from network_programs import adamw, decoder_on, one_device, placed, shardings_on, train_programs
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.int8 import dequantised, quantised, with_scales
-from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, build_network
-from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import make_mesh, param_shardings, rollout_mesh
-from fr3e_jax.programs.optimizer_programs import make_optimizer
+from fr3e_jax.programs.mesh import make_mesh, rollout_mesh
+from fr3e_jax.programs.program import programs_of
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.shapes import Shapes
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
-from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
 # Replica, fsdp, tensor: each axis alone, two of them, all three.
@@ -54,14 +52,9 @@ def network(tiny_network):
     return tiny_network(**SIZES)
 
 
-def shardings_on(network, mesh):
-    return param_shardings(mesh, network.abstract, network.axes, network.architecture)
-
-
 def sampled(network, mesh, params):
     """Base rollouts, then rollouts from states in their middle that read promoted caches."""
-    programs = DecoderPrograms(network.graphdef, network.architecture, mesh)
-    engine = RolloutEngine(programs, Shapes(8, 2, 8), seed=5)
+    engine = decoder_on(network, Shapes(8, 2, 8), mesh=mesh).engine
     how = Sampling(stop_ids=(0,))
     requests = [
         TrunkRequest(ids, [Branch(len(ids), (0, i, n), 14, how) for n in range(3)]) for i, ids in enumerate(PROMPTS)
@@ -89,31 +82,10 @@ def training_trunks():
     ]
 
 
-def trained(network, mesh, options=DEFAULT_OPTIONS):
+def trained(network, mesh, **options):
     """Scores, gradients, sums, norm and weights of two optimizer steps, and how many programs each step compiled."""
-    shardings = shardings_on(network, mesh)
-    optimizer = make_optimizer(
-        learning_rate=1e-3,
-        schedule="constant",
-        warmup_updates=0,
-        decay_updates=0,
-        beta1=0.9,
-        beta2=0.99,
-        epsilon=1e-4,
-        weight_decay=0.1,
-        max_grad_norm=1.0,
-    )
-    programs = TrainPrograms(
-        network.graphdef,
-        network.abstract,
-        shardings,
-        mesh,
-        optimizer,
-        loss=LossSettings(),
-        token_chunk=16,
-        options=options,
-    )
-    params = params_on_mesh(network.params, shardings)
+    programs = train_programs(network, mesh, optimizer=adamw(learning_rate=1e-3), chunk=16, **options)
+    params = placed(network, mesh)
     trunks, state, found = training_trunks(), programs.init_optimizer(params), SimpleNamespace(compiled=[], steps=[])
     denominator = aggregation_denominator(counted_tokens(trunks), "token_mean", norm_length=20)
     micros = pack(trunks, tokens=10_000, pad_id=0, shards=programs.shards)
@@ -129,14 +101,14 @@ def trained(network, mesh, options=DEFAULT_OPTIONS):
         host = jax.device_get(programs.total(gradients))
         params, state, norm = programs.apply(params, state, gradients)
         found.steps.append((totals, host, sums, float(norm), jax.device_get(params)))
-        found.compiled.append({n: f._cache_size() for n, f in vars(programs).items() if hasattr(f, "_cache_size")})
+        found.compiled.append({name: program._cache_size() for name, program in programs_of(programs).items()})
     return found
 
 
 @pytest.fixture(scope="module")
-def one_device(network):
-    mesh = make_mesh(devices=jax.devices()[:1])
-    params = params_on_mesh(network.params, shardings_on(network, mesh))
+def single(network):
+    mesh = one_device()
+    params = placed(network, mesh)
     return SimpleNamespace(rollouts=sampled(network, mesh, params), training=trained(network, mesh))
 
 
@@ -149,21 +121,21 @@ def assert_same_rollouts(found, expected):
 
 
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
-def test_sampled_tokens_equal_those_of_one_device(sizes, network, one_device):
+def test_sampled_tokens_equal_those_of_one_device(sizes, network, single):
     mesh = make_mesh(*sizes)
-    params = params_on_mesh(network.params, shardings_on(network, mesh))
-    assert_same_rollouts(sampled(network, mesh, params), one_device.rollouts)
+    params = placed(network, mesh)
+    assert_same_rollouts(sampled(network, mesh, params), single.rollouts)
 
 
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
-def test_training_equals_that_of_one_device_and_a_second_step_compiles_nothing(sizes, network, one_device):
-    assert_same_training(trained(network, make_mesh(*sizes)), one_device.training)
+def test_training_equals_that_of_one_device_and_a_second_step_compiles_nothing(sizes, network, single):
+    assert_same_training(trained(network, make_mesh(*sizes)), single.training)
 
 
 @pytest.mark.parametrize("attention", ["xla", "pallas"])
-def test_long_row_options_train_as_the_default_on_one_device(network, one_device, attention):
-    long = ForwardOptions(remat="block", attention_block=16, scan=True, attention=attention)
-    assert_same_training(trained(network, make_mesh(1, 2, 4), long), one_device.training)
+def test_long_row_options_train_as_the_default_on_one_device(network, single, attention):
+    long = dict(remat="block", attention_block=16, scan=True, attention=attention)
+    assert_same_training(trained(network, make_mesh(1, 2, 4), **long), single.training)
 
 
 def assert_same_training(found, expected):
@@ -173,18 +145,18 @@ def assert_same_training(found, expected):
             np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5 * np.abs(right).max())
 
 
-def test_rollouts_take_context_as_fsdp_without_a_copy(network, one_device):
+def test_rollouts_take_context_as_fsdp_without_a_copy(network, single):
     mesh = make_mesh(1, 2, 2, context=2)
     decoding = rollout_mesh(mesh)
     source, target = shardings_on(network, mesh), shardings_on(network, decoding)
     weights = RolloutWeights(network.abstract, source, target)
     assert not weights.copies
     params = params_on_mesh(network.params, source)
-    assert_same_rollouts(sampled(network, decoding, weights.of(params)), one_device.rollouts)
+    assert_same_rollouts(sampled(network, decoding, weights.of(params)), single.rollouts)
 
 
 @pytest.mark.parametrize(("sizes", "tensor", "fsdp"), LAYOUTS, ids=str)
-def test_resharded_weights_sample_the_tokens_of_one_device(sizes, tensor, fsdp, network, one_device):
+def test_resharded_weights_sample_the_tokens_of_one_device(sizes, tensor, fsdp, network, single):
     mesh = make_mesh(*sizes[:3], context=sizes[3] if len(sizes) > 3 else 1)
     decoding = rollout_mesh(mesh, tensor=tensor, fsdp=fsdp)
     source, target = shardings_on(network, mesh), shardings_on(network, decoding)
@@ -193,7 +165,7 @@ def test_resharded_weights_sample_the_tokens_of_one_device(sizes, tensor, fsdp, 
     for leaf, sharding, value in zip(*map(jax.tree.leaves, (params, target, network.params)), strict=True):
         assert leaf.sharding == sharding
         np.testing.assert_array_equal(leaf, value)
-    assert_same_rollouts(sampled(network, decoding, params), one_device.rollouts)
+    assert_same_rollouts(sampled(network, decoding, params), single.rollouts)
 
 
 @pytest.mark.parametrize("sizes", [(1, 4, 2), (1, 1, 8)], ids=str)
@@ -201,9 +173,9 @@ def test_kernels_in_int8_sample_on_a_mesh_the_tokens_of_their_rounded_values_on_
     graphdef, abstract, axes = build_network(network.architecture, completed=with_scales)
     narrow = network._replace(graphdef=graphdef, abstract=abstract, axes=axes)
     rounded = dequantised(jax.tree.map(np.asarray, quantised(abstract, network.params)))
-    alone, mesh = make_mesh(devices=jax.devices()[:1]), make_mesh(*sizes)
+    alone, mesh = one_device(), make_mesh(*sizes)
     expected = sampled(network, alone, params_on_mesh(rounded, shardings_on(network, alone)))
     source = shardings_on(narrow, mesh)
     weights = RolloutWeights(abstract, source, source)
-    params = weights.of(params_on_mesh(network.params, shardings_on(network, mesh)))
+    params = weights.of(placed(network, mesh))
     assert_same_rollouts(sampled(narrow, mesh, params), expected)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from network_programs import one_device, shardings_on
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
@@ -25,7 +26,6 @@ from fr3e_jax.programs.mesh import (
     batch_shards,
     make_mesh,
     mesh_layout,
-    param_shardings,
     replicated,
     rollout_mesh,
 )
@@ -71,7 +71,7 @@ def test_a_device_holds_its_part_of_the_experts_and_other_weights_as_with_fsdp(t
         model_type="qwen3_moe", num_experts=8, experts_per_token=2, expert_size=64, hidden_size=1024, num_layers=1
     )
     mesh = make_mesh(fsdp=2, expert=4)
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)["layers"][0]
+    shardings = shardings_on(network, mesh)["layers"][0]
     assert shardings["experts"]["gate"].spec == P(EXPERT, "fsdp", None)
     assert shardings["experts"]["down"].spec == P(EXPERT, None, "fsdp")
     assert shardings["attention"]["query"]["kernel"].spec == P(("fsdp", EXPERT), None)
@@ -85,7 +85,7 @@ def test_experts_that_the_axis_does_not_divide_are_refused(tiny_network):
     with pytest.raises(
         MeshMismatch, match="mesh.expert=4 does not divide dimension 0 .experts, 6. of layers.0.experts.down"
     ):
-        param_shardings(make_mesh(fsdp=2, expert=4), network.abstract, network.axes, network.architecture)
+        shardings_on(network, make_mesh(fsdp=2, expert=4))
 
 
 @eight
@@ -100,7 +100,7 @@ def gradient(network, mesh, batch):
     scorer = RowScorer(
         network.graphdef, 16, batch_shards(mesh) * layout.parts, ForwardOptions(remat="block", layout=layout)
     )
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    shardings = shardings_on(network, mesh)
     accumulate = partial(_accumulate, scorer, supervised_token_losses, None)
     params, zeros = (
         params_on_mesh(tree, shardings) for tree in (network.params, jax.tree.map(np.zeros_like, network.params))
@@ -126,7 +126,7 @@ def test_gradient_of_rows_with_recorded_routes_is_that_of_one_device(sizes, tiny
     trunks = [TrainingTrunk(draw(9), [branch(9 - n, 4 + n) for n in range(3)], 0, routes=routes(9)) for _ in range(8)]
     (micro,) = pack(trunks, tokens=10_000, pad_id=0, shards=8)
     with jax.default_matmul_precision("highest"):
-        expected = gradient(network, make_mesh(devices=jax.devices()[:1]), micro.batch)
+        expected = gradient(network, one_device(), micro.batch)
         found = gradient(network, make_mesh(**sizes), micro.batch)
     assert all(np.abs(leaf).max() > 1e-2 for leaf in jax.tree.leaves(expected))
     np.testing.assert_array_equal(found[1]["expert_tokens"], expected[1]["expert_tokens"])

@@ -9,17 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from network_programs import decoder_on
 
 from fr3e_jax.policy.attention import PLAIN, KeyValue, Scoring
 from fr3e_jax.policy.decode_attention import OwnCache, RingSpan, step_attention
 from fr3e_jax.policy.decode_kernel import trunk_block
 from fr3e_jax.programs import decode_steps, size_buckets
-from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.fused_steps import fused_steps
-from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.programs.shapes import Shapes
-from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
 D = 8
@@ -151,16 +149,13 @@ def test_spans_of_rings_hold_the_columns_that_lanes_see():
 
 def sampled(network, attention):
     """Rollouts of branches that end at different times, so that lanes begin at any column, and fill their rings."""
-    mesh = make_mesh()
-    programs = DecoderPrograms(network.graphdef, network.architecture, mesh, attention=attention)
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    engine = RolloutEngine(programs, Shapes(2, 2, 4), seed=5)
+    decoder = decoder_on(network, Shapes(2, 2, 4), attention=attention)
     how = lambda n: Sampling(stop_ids=(), temperature=float(n > 0))
     requests = [
         TrunkRequest(np.arange(fork) % 20, [Branch(fork - n % 2, (fork, n), 8 + 12 * n, how(n)) for n in range(3)])
         for fork in (3, 11)
     ]
-    rollouts, _ = engine.sample(params_on_mesh(network.params, shardings), requests)
+    rollouts, _ = decoder.engine.sample(decoder.params, requests)
     return [rollout for row in rollouts for rollout in row]
 
 

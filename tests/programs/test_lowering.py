@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-import optax
+from network_programs import one_device, train_programs
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.network import Block
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 WIDTH = 24  # of no other test: a layer that another test has traced would not be traced here
 
 
 def lowered_programs(network):
     """Every program that passes tokens through the network, at small sizes."""
-    mesh = make_mesh(devices=jax.devices()[:1])
-    decoder = DecoderPrograms(network.graphdef, network.architecture, mesh)
+    decoder = DecoderPrograms(network.graphdef, network.architecture, one_device())
     prefill = decoder._prefill.lower(network.abstract, np.zeros((2, 16), np.int32))
     sizes = DecoderSizes(slots=2, lanes=3, trunk_capacity=16, capacity=32, names=6, stops=1, promotable=True)
     state = jax.eval_shape(lambda: decoder._empty(cache_shape(prefill.out_info), sizes))
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    train = TrainPrograms(
-        network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LossSettings(), token_chunk=32
-    )
+    train = train_programs(network, chunk=32)
     branches = [TrainingBranch(4, np.ones(9, np.int32), np.zeros(9, np.float32), np.zeros(9, np.float32))] * 3
     batch = pack([TrainingTrunk(np.ones(4, np.int32), branches, 0)], tokens=4096, pad_id=0)[0].batch
     one = np.float32(1)

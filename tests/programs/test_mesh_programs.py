@@ -6,34 +6,23 @@ Read from the optimised HLO, whose shapes are those of one device.
 from __future__ import annotations
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from compiled_program import Compiled
+from network_programs import abstract_params, adamw, one_device, shardings_on, train_programs
 
 from fr3e_jax.learning.declared_rows import WINDOW
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
-from fr3e_jax.programs.mesh import (
-    abstract_arrays,
-    batch_sharding,
-    batch_shards,
-    make_mesh,
-    param_shardings,
-    replicated,
-    rollout_mesh,
-)
-from fr3e_jax.programs.optimizer_programs import make_optimizer
+from fr3e_jax.programs.mesh import batch_sharding, batch_shards, make_mesh, replicated, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.row_shape import RowShape
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
 
@@ -65,11 +54,17 @@ def by_replica(mesh, name, shapes):
 def gathered_parameters(network, mesh):
     """Shapes of parameters gathered over ``fsdp``, and still split over ``tensor``."""
     found, tensor = set(), mesh.shape["tensor"]
-    shardings = jax.tree.leaves(param_shardings(mesh, network.abstract, network.axes, network.architecture))
+    shardings = jax.tree.leaves(shardings_on(network, mesh))
     for leaf, sharding in zip(jax.tree.leaves(network.abstract), shardings, strict=True):
         axes = (*sharding.spec, *(None,) * leaf.ndim)[: leaf.ndim]
         found.add(tuple(n // tensor if a == "tensor" else n for n, a in zip(leaf.shape, axes, strict=True)))
     return found
+
+
+def bytes_of_a_device(network, shardings):
+    """Bytes of a device's share of the parameters."""
+    pairs = zip(jax.tree.leaves(network.abstract), jax.tree.leaves(shardings), strict=True)
+    return sum(math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in pairs)
 
 
 def abstract_outputs(lowered):
@@ -78,19 +73,13 @@ def abstract_outputs(lowered):
 
 def compile_all(network, mesh, slots):
     """All programs for ``slots`` trunk slots and as many training rows."""
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    params, scalar = abstract_arrays(network.abstract, shardings), lambda kind: on(mesh, (), kind)
+    params, scalar = abstract_params(network, mesh), lambda kind: on(mesh, (), kind)
     decoder = DecoderPrograms(network.graphdef, network.architecture, mesh)
     prefill = decoder._prefill.lower(params, on(mesh, (slots, POSITIONS), np.int32))
     like = cache_shape(abstract_outputs(prefill))
     state = abstract_outputs(decoder._empty.lower(like, DecoderSizes(slots, LANES, POSITIONS, POSITIONS, 6, 1, True)))
-    options = dict(learning_rate=1e-3, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99)
-    optimizer = make_optimizer(**options, epsilon=1e-8, weight_decay=0.1, max_grad_norm=1.0)
-    train = TrainPrograms(
-        network.graphdef, network.abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=32
-    )
-    batch = training_batch(mesh, slots)
-    moments = abstract_arrays(train.abstract_state["optimizer"], train.optimizer_shardings)
+    train, batch = train_programs(network, mesh, optimizer=adamw(), chunk=32), training_batch(mesh, slots)
+    moments = train.abstract_arrays()["optimizer"]
     lowered = dict(
         prefill=prefill,
         decode=decoder._chunk.lower(params, state, scalar(np.int32), steps=16, filtered=False),
@@ -128,7 +117,7 @@ def network(tiny_network):
 def programs(request, network):
     """The mesh, its programs, and those of one device that has one device's share of the batch."""
     mesh = make_mesh(*request.param)
-    alone = make_mesh(devices=jax.devices()[:1])
+    alone = one_device()
     share = SLOTS // batch_shards(mesh)
     return SimpleNamespace(mesh=mesh, here=compile_all(network, mesh, SLOTS), alone=compile_all(network, alone, share))
 
@@ -176,10 +165,7 @@ def test_each_program_has_only_the_collectives_that_its_mesh_needs(programs):
 def test_gradients_cross_replicas_in_apply_alone(programs, network):
     """As many bytes as one sum of a device's share; a micro-batch sends a few sums for the metrics."""
     mesh, replica = programs.mesh, programs.mesh.shape["replica"]
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    pairs = zip(jax.tree.leaves(network.abstract), jax.tree.leaves(shardings), strict=True)
-    share = sum(math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in pairs)
-
+    share = bytes_of_a_device(network, shardings_on(network, mesh))
     crossing = {name: programs.here[name].sent_between(mesh.size // replica) for name in ("accumulate", "apply")}
     assert crossing["accumulate"] <= 64
     assert crossing["apply"] == pytest.approx(2 * share * (replica - 1) / replica, abs=64)
@@ -188,12 +174,8 @@ def test_gradients_cross_replicas_in_apply_alone(programs, network):
 def test_states_between_layers_are_split_by_position_and_gathered_only_over_tensor(tiny_network):
     """One row a shard: XLA tries to split the flattened states by rows and positions together."""
     network, mesh, layers = tiny_network(**SIZES, num_layers=3), make_mesh(1, 2, 4), 3
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    options = ForwardOptions(remat="block", scan=True)
-    train = TrainPrograms(
-        network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LossSettings(), options=options
-    )
-    params, one = abstract_arrays(network.abstract, shardings), on(mesh, (), np.float32)
+    train = train_programs(network, mesh, remat="block", scan=True)
+    params, one = abstract_params(network, mesh), on(mesh, (), np.float32)
     batch = training_batch(mesh, batch_shards(mesh))
     program, states = Compiled(train._accumulate.lower(params, params, batch, one, one)), states_between_layers
     assert (layers, *states(mesh, batch, split=4)) in program.shapes
@@ -211,23 +193,11 @@ def test_decoding_gathers_parameters_only_where_they_are_split_over_the_batch(pr
 @pytest.mark.parametrize("sizes", [FSDP, (1, 4, 2), ALL], ids=str)
 def test_resharding_takes_no_more_memory_than_both_layouts(sizes, network):
     mesh = make_mesh(*sizes)
-    source = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    target = param_shardings(rollout_mesh(mesh, tensor=4), network.abstract, network.axes, network.architecture)
+    source, target = shardings_on(network, mesh), shardings_on(network, rollout_mesh(mesh, tensor=4))
     weights = RolloutWeights(network.abstract, source, target)
-    program = Compiled(weights._reshard.lower(abstract_arrays(network.abstract, source)))
-    share = lambda shardings: sum(
-        math.prod(s.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for leaf, s in zip(jax.tree.leaves(network.abstract), jax.tree.leaves(shardings), strict=True)
-    )
+    program = Compiled(weights.reshard.lower(abstract_params(network, mesh)))
+    share = partial(bytes_of_a_device, network)
     assert program.memory.output_size_in_bytes == pytest.approx(share(target), rel=0.01)
     assert program.memory.temp_size_in_bytes < share(source) + share(target)
     whole = max(leaf.size for leaf in jax.tree.leaves(network.abstract))
     assert program.largest < whole, "no array is whole on a device"
-
-
-def test_weights_of_the_same_layout_and_type_are_not_copied(network):
-    mesh = make_mesh()
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    weights = RolloutWeights(network.abstract, shardings, shardings, "float32")
-    params = {"given": jnp.zeros(3)}
-    assert not weights.copies and weights.of(params) is params

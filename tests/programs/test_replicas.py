@@ -9,15 +9,13 @@ import optax
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from network_programs import assert_close, one_device, placed, train_programs
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.policy.router_sums import Balance
-from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
 
@@ -73,12 +71,7 @@ def micro_batches(shards, routed=False):
 
 def trained(network, mesh, routed=False, balance=(), **options):
     """The gradient of both micro-batches, their sums, and the log-probs of their tokens."""
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    options = ForwardOptions(**options)
-    programs = TrainPrograms(
-        network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LossSettings(), options=options
-    )
-    params = params_on_mesh(network.params, shardings)
+    programs, params = train_programs(network, mesh, **options), placed(network, mesh)
     gradients, found = programs.zero_gradients(params), []
     for micro in micro_batches(8, routed):
         gradients, sums = programs.accumulate(params, gradients, micro.batch, DENOMINATOR, 0.8, AT_START, *balance)
@@ -88,15 +81,10 @@ def trained(network, mesh, routed=False, balance=(), **options):
     return jax.device_get((programs.total(gradients), found, logprobs))
 
 
-def assert_close(found, expected, tolerance=2e-5):
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True):
-        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
-
-
 @pytest.fixture(scope="module")
 def dense(tiny_network):
     network = tiny_network(**SIZES)
-    return network, trained(network, make_mesh(devices=jax.devices()[:1]))
+    return network, trained(network, one_device())
 
 
 @pytest.mark.parametrize(
@@ -110,12 +98,12 @@ def dense(tiny_network):
 )
 def test_gradients_of_replicas_add_up_to_that_of_one_device(sizes, options, dense):
     network, expected = dense
-    assert_close(trained(network, make_mesh(**sizes), **options), expected)
+    assert_close(trained(network, make_mesh(**sizes), **options), expected, 2e-5)
 
 
 def test_gradients_of_experts_in_replicas_add_up_to_that_of_one_device(tiny_network):
     moe = dict(model_type="qwen3_moe", num_experts=8, experts_per_token=2, expert_size=12)
     network = tiny_network(**SIZES, **moe)
     routes = dict(routed=True, balance=[Balance(0.3, 90.0)])
-    expected = trained(network, make_mesh(devices=jax.devices()[:1]), **routes)
-    assert_close(trained(network, make_mesh(replica=2, fsdp=1, tensor=2, expert=2), **routes), expected)
+    expected = trained(network, one_device(), **routes)
+    assert_close(trained(network, make_mesh(replica=2, fsdp=1, tensor=2, expert=2), **routes), expected, 2e-5)

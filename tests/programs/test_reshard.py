@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from network_programs import shardings_on
 
 from fr3e_jax.configuration.lora_section import TARGETS
 from fr3e_jax.policy.int8 import SCALE, quantised, with_scales
@@ -24,7 +25,7 @@ from fr3e_jax.programs.reshard import NonFiniteWeights, RolloutWeights, _Refinem
 def placed(tiny_network):
     """A network that computes in bfloat16 from float32 weights on all devices of the session."""
     network, mesh = tiny_network(compute_dtype="bfloat16", num_layers=1), make_mesh()
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    shardings = shardings_on(network, mesh)
     return network, mesh, shardings, params_on_mesh(network.params, shardings)
 
 
@@ -55,7 +56,7 @@ def test_a_copy_is_made_once_for_each_set_of_weights_and_compiled_once(placed):
     assert second is not first and float(second["embedding"][0, 0]) != float(first["embedding"][0, 0])
     weights.release()
     assert weights.of(other) is not second
-    assert weights._reshard._cache_size() == 1
+    assert weights.reshard._cache_size() == 1
 
 
 def test_bfloat16_copy_has_the_policy_of_the_float32_weights(placed):

@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from network_programs import adamw, train_programs
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.network import build_network
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.optimizer_programs import make_optimizer
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 VOCABULARY, CHUNK = 151_936, 32
 ONE = jax.ShapeDtypeStruct((), jnp.float32)
@@ -22,13 +20,11 @@ ONE = jax.ShapeDtypeStruct((), jnp.float32)
 
 def lowered_programs(tiny_network, *, dtype="float32", **sizes):
     """(accumulate, score, apply) for one micro-batch of 300 loss tokens, none run; and the weights' bytes."""
-    architecture = dataclasses.replace(tiny_network(num_layers=1).architecture, **sizes)
+    network = tiny_network(num_layers=1)
+    architecture = dataclasses.replace(network.architecture, **sizes)
     graphdef, abstract, axes = build_network(architecture, param_dtype=dtype, compute_dtype=dtype)
-    mesh = make_mesh(devices=jax.devices()[:1])
-    options = dict(learning_rate=1e-3, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99)
-    optimizer = make_optimizer(**options, epsilon=1e-8, weight_decay=0.0, max_grad_norm=1.0)
-    shardings = param_shardings(mesh, abstract, axes, architecture)
-    programs = TrainPrograms(graphdef, abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=CHUNK)
+    network = network._replace(architecture=architecture, graphdef=graphdef, abstract=abstract, axes=axes)
+    programs = train_programs(network, optimizer=adamw(), chunk=CHUNK)
     nothing = np.zeros(60, np.float32)
     branches = [TrainingBranch(20, np.ones(60, np.int32), nothing, nothing) for _ in range(5)]
     (micro,) = pack([TrainingTrunk(np.ones(20, np.int32), branches, 0)], tokens=1000, pad_id=0)

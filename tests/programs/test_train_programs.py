@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from network_programs import adamw, assert_close, one_device, placed, train_programs
 
 from fr3e_jax.configuration.lora_section import TARGETS
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
@@ -28,7 +29,7 @@ from fr3e_jax.policy.rows import Rows, run_trunks
 from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.optimizer_programs import make_optimizer
+from fr3e_jax.programs.program import programs_of
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, TrainRows, policy_token_losses
 
@@ -66,14 +67,8 @@ OLD = {  # a policy some updates ago, so that ratios are clipped on both sides
 
 def make_programs(network, *, loss, mesh=None, **optimizer):
     """Programs with weights and state on one device, or on ``mesh``."""
-    mesh = mesh or make_mesh(devices=jax.devices()[:1])
-    names = dict(schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99, epsilon=1e-4)
-    names |= dict(learning_rate=0.01, weight_decay=0.1, max_grad_norm=1.0) | optimizer
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    programs = TrainPrograms(
-        network.graphdef, network.abstract, shardings, mesh, make_optimizer(**names), loss=loss, token_chunk=100
-    )
-    return SimpleNamespace(programs=programs, params=params_on_mesh(network.params, shardings))
+    programs = train_programs(network, mesh, optimizer=adamw(**optimizer), loss=loss, chunk=100)
+    return SimpleNamespace(programs=programs, params=placed(network, mesh or one_device()))
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +88,6 @@ def accumulate(at, micros, denominator):
         gradients, part = at.programs.accumulate(at.params, gradients, micro.batch, denominator, TEMPERATURE)
         sums.append(jax.device_get(part))
     return gradients, {name: float(sum(part[name] for part in sums)) for name in sums[0]}
-
-
-def assert_close(ours, theirs, tolerance=1e-5):
-    """Compare each leaf by the norm of its difference."""
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
-        a, b = np.asarray(a), np.asarray(b)
-        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
 
 
 def unpacked(per_branch, fill=0.0):
@@ -325,7 +313,7 @@ def test_second_step_of_the_same_shapes_compiles_nothing(tiny):
     at = make_programs(tiny, loss=SETTINGS)
     for denominator in (3.0, 5.0):
         step(at, micro_batches(2)[:2], denominator)
-    compiled = {name: f._cache_size() for name, f in vars(at.programs).items() if hasattr(f, "_cache_size")}
+    compiled = {name: program._cache_size() for name, program in programs_of(at.programs).items()}
     assert compiled.pop("norm") <= 1  # no step calls it; other tests of the process may
     used = {"init_optimizer": 1, "zero_gradients": 1, "_accumulate": 1, "_apply": 1}
     assert compiled == used | {"_score": 0, "_branching": 0, "_count_routes": 0}
@@ -347,7 +335,7 @@ def test_supervised_loss_falls_from_chance_to_almost_zero(tiny):
     assert losses[0] > 2 and losses[-1] < 0.5
 
 
-def test_bfloat16_weights_keep_float32_scores_and_the_direction_of_the_gradient(tiny, tiny_network, references):
+def test_bfloat16_weights_keep_float32_scores_and_the_direction_of_the_gradient(single, tiny_network, references):
     """Scores are float32 with more bits than bfloat16 has; the gradient keeps its direction."""
     network = tiny_network(compute_dtype="bfloat16")
     network = network._replace(
@@ -356,8 +344,7 @@ def test_bfloat16_weights_keep_float32_scores_and_the_direction_of_the_gradient(
     )
     at = make_programs(network, loss=SETTINGS)
     (micro,) = micro_batches(8)
-    single_scores = make_programs(tiny, loss=SETTINGS)
-    exact = single_scores.programs.score(single_scores.params, micro.batch.rows, TEMPERATURE)
+    exact = single.programs.score(single.params, micro.batch.rows, TEMPERATURE)
     for ours, theirs in zip(at.programs.score(at.params, micro.batch.rows, TEMPERATURE), exact, strict=True):
         assert ours.dtype == np.float32 and (ours.view(np.uint32) & 0xFFFF).any()
         np.testing.assert_allclose(ours, theirs, atol=0.2)
@@ -373,16 +360,12 @@ LORA = LoraSettings(rank=3, alpha=6.0, targets=TARGETS)
 
 def make_adapted(network, *, mesh=None):
     """As `make_programs`, for adapters on the weights; no factor is 0, so that all have gradients."""
-    mesh = mesh or make_mesh(devices=jax.devices()[:1])
+    mesh = mesh or one_device()
     graphdef, abstract, axes = build_adapted_network(network.architecture, LORA)
     on = lambda part, names: param_shardings(mesh, part, names, network.architecture)
     shardings, own = on(network.abstract, network.axes), on(abstract.adapters, axes.adapters)
     base = FrozenBase(network.abstract, shardings, LORA.scale, lambda: params_on_mesh(network.params, shardings))
-    names = dict(schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99, epsilon=1e-4)
-    optimizer = make_optimizer(learning_rate=0.01, weight_decay=0.1, max_grad_norm=1.0, **names)
-    programs = TrainPrograms(
-        graphdef, abstract.adapters, own, mesh, optimizer, loss=SETTINGS, token_chunk=100, base=base
-    )
+    programs = TrainPrograms(graphdef, abstract.adapters, own, mesh, adamw(), loss=SETTINGS, token_chunk=100, base=base)
     rng = np.random.default_rng(5)
     draw = lambda leaf: (0.3 * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
     return SimpleNamespace(programs=programs, params=params_on_mesh(jax.tree.map(draw, abstract.adapters), own))

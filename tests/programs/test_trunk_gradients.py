@@ -6,17 +6,15 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
-import optax
 import pytest
+from network_programs import assert_close, one_device, placed, train_programs
 from packed_trunks import training_trunk
 
 from fr3e_jax.learning.mini_batches import MiniBatch, read_spans
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.policy.rows import predictors, row_pass
-from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
+from fr3e_jax.programs.mesh import make_mesh
+from fr3e_jax.programs.train_programs import LossSettings
 
 OPTIONS = dict(tokens=150, pad_id=0, aggregation="seq_mean_token_mean")
 DENOMINATOR, TEMPERATURE = 9.0, 0.8
@@ -37,15 +35,9 @@ def run(network, mesh, *, trained_trunks, scored=False, **options):
 
     If ``scored``, the scoring program has the same log-probs.
     """
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     loss = LossSettings(entropy_coefficient=0.05)
-    programs = TrainPrograms(
-        *(network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0)),
-        loss=loss,
-        token_chunk=16,
-        options=ForwardOptions(**options),
-    )
-    params, batch = params_on_mesh(network.params, shardings), trunks()
+    programs = train_programs(network, mesh, loss=loss, chunk=16, **options)
+    params, batch = placed(network, mesh), trunks()
     micros = pack(batch, **OPTIONS, shards=programs.shards, trained_trunks=trained_trunks)
     gradients, total, scores = programs.zero_gradients(params), 0.0, []
     for micro in micros:
@@ -61,12 +53,6 @@ def run(network, mesh, *, trained_trunks, scored=False, **options):
     return SimpleNamespace(found=(logprobs, jax.device_get(gradients), total), positions=positions)
 
 
-def assert_close(found, expected, tolerance=1e-5):
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True):
-        a, b = np.asarray(a), np.asarray(b)
-        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
-
-
 @pytest.fixture(scope="module")
 def network(tiny_network):
     sizes = dict(vocab_size=40, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=64)
@@ -76,11 +62,11 @@ def network(tiny_network):
 @pytest.fixture(scope="module")
 def apart(network):
     """All bases as branches of their prompts."""
-    return run(network, make_mesh(devices=jax.devices()[:1]), trained_trunks=False)
+    return run(network, one_device(), trained_trunks=False)
 
 
 def test_scores_and_gradients_of_trunk_tokens_equal_those_of_a_branch(network, apart):
-    ours = run(network, make_mesh(devices=jax.devices()[:1]), trained_trunks=True, scored=True)
+    ours = run(network, one_device(), trained_trunks=True, scored=True)
     assert ours.positions < apart.positions
     assert_close(ours.found, apart.found)
 

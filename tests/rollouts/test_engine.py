@@ -69,6 +69,12 @@ def assert_same_rollout(found, wanted) -> None:
         np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+def assert_same_rollouts(found, wanted) -> None:
+    for row, wanted_row in zip(found, wanted, strict=True):
+        for rollout, wanted_rollout in zip(row, wanted_row, strict=True):
+            assert_same_rollout(rollout, wanted_rollout)
+
+
 def trunk_arrays(trunk: CachedTrunk) -> list[np.ndarray]:
     length, row = len(trunk.token_ids), trunk.row
     arrays = [trunk.batch.hidden[row, :length]]
@@ -95,9 +101,7 @@ def assert_same_trunk(found: CachedTrunk, wanted: CachedTrunk) -> None:
 )
 def test_slots_lanes_and_chunks_change_no_rollout_and_no_promoted_trunk(session, params, requests, expected, changes):
     rollouts, promoted = engine_of(session, **changes).sample(params, requests, choose)
-    for row, wanted_row in zip(rollouts, expected[0], strict=True):
-        for found, wanted in zip(row, wanted_row, strict=True):
-            assert_same_rollout(found, wanted)
+    assert_same_rollouts(rollouts, expected[0])
     assert promoted.keys() == expected[1].keys()
     for key in promoted:
         assert_same_trunk(promoted[key], expected[1][key])
@@ -109,9 +113,7 @@ def test_a_smaller_layout_changes_no_rollout(session, params):
         TrunkRequest(trunk_of(5 + i, i), [Branch(3 + i, (0, 1, i, m), 9, FREE) for m in range(2)]) for i in (0, 1)
     ]
     full, fitting = engine_of(session, slots=4), engine_of(session, slots=4, smaller=(LaneLayout(2, 2),))
-    for row, wanted_row in zip(*(engine.sample(params, requests)[0] for engine in (fitting, full)), strict=True):
-        for one, other in zip(row, wanted_row, strict=True):
-            assert_same_rollout(one, other)
+    assert_same_rollouts(*(engine.sample(params, requests)[0] for engine in (fitting, full)))
     lanes = lambda engine: engine.take_counts().lane_steps
     fewer, all_lanes = lanes(fitting), lanes(full)
     if jax.device_count() == 1:
@@ -134,18 +136,14 @@ def test_a_stop_between_two_chunks_ends_the_call_and_leaves_the_engine_as_it_was
         engine.sample(params, requests, choose)
     assert engine.take_counts().chunks == 2
     rollouts, _ = engine.sample(params, requests, choose)
-    for row, wanted_row in zip(rollouts, expected[0], strict=True):
-        for found, wanted in zip(row, wanted_row, strict=True):
-            assert_same_rollout(found, wanted)
+    assert_same_rollouts(rollouts, expected[0])
 
 
 def test_order_and_company_of_requests_change_no_rollout(session, params, requests, expected):
     order = [3, 0, 4]
     shuffled = [dataclasses.replace(requests[i], branches=requests[i].branches[::-1]) for i in order]
     rollouts, _ = engine_of(session).sample(params, shuffled)
-    for i, row in zip(order, rollouts, strict=True):
-        for found, wanted in zip(row[::-1], expected[0][i], strict=True):
-            assert_same_rollout(found, wanted)
+    assert_same_rollouts([row[::-1] for row in rollouts], [expected[0][i] for i in order])
 
 
 def test_stream_and_seed_change_the_tokens(session, params):
@@ -229,12 +227,11 @@ def test_branches_of_a_promoted_trunk_are_those_of_the_same_tokens_prefilled(ses
     assert engine.take_counts().prefill_positions == 0
     fresh, _ = engine.sample(params, [TrunkRequest(ids[key], branches[key]) for key in keys])
     assert engine.take_counts().prefill_positions == sum(len(ids[key]) for key in keys)
-    for key, row, wanted_row in zip(keys, cached, fresh, strict=True):
+    for key in keys:
         request, branch = requests[key[0]], requests[key[0]].branches[key[1]]
         own = expected[0][key[0]][key[1]].token_ids
         np.testing.assert_array_equal(ids[key], np.concatenate([request.token_ids[: branch.fork], own]))
-        for found, wanted in zip(row, wanted_row, strict=True):
-            assert_same_rollout(found, wanted)
+    assert_same_rollouts(cached, fresh)
 
 
 def test_a_branch_reads_its_given_tokens_and_goes_on_as_from_the_flattened_sequence(session, params):
@@ -259,9 +256,7 @@ def test_a_branch_reads_its_given_tokens_and_goes_on_as_from_the_flattened_seque
         assert found.tool_written.tolist() == [True] * len(ids) + [False] * len(wanted[0].token_ids)
     (fresh,), _ = engine.sample(params, [TrunkRequest(response, branches)])
     (again,), _ = engine.sample(params, [TrunkRequest(kept, branches)])
-    for found, one, other in zip(row, fresh, again, strict=True):
-        assert_same_rollout(one, found)
-        assert_same_rollout(other, found)
+    assert_same_rollouts([fresh, again], [row, row])
 
 
 def test_a_given_stop_token_ends_nothing_but_the_cap_does(session, params):

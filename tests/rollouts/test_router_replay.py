@@ -7,20 +7,16 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
+from network_programs import decoder_on, one_device, placed, train_programs
 
 from fr3e_jax.configuration.experts_section import ExpertsConfig
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.routers import balance_of, router_metrics
 from fr3e_jax.policy.rows import row_states, run_trunks
-from fr3e_jax.programs.decoder_programs import DecoderPrograms
-from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.shapes import Shapes
-from fr3e_jax.programs.train_programs import RowScorer, TrainPrograms
-from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.programs.train_programs import RowScorer
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
 PLAIN = Sampling(temperature=1.0)
@@ -30,11 +26,8 @@ SIZES = dict(model_type="qwen3_moe", num_layers=3, num_experts=6, experts_per_to
 
 def sample(network):
     """Branches of two prompts, and of a promoted one; more requests than slots, so that slots are filled again."""
-    mesh = make_mesh()
-    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    params = params_on_mesh(network.params, shardings)
-    programs = DecoderPrograms(network.graphdef, network.architecture, mesh, records_routes=True)
-    engine = RolloutEngine(programs, Shapes(1, 2, 4), seed=3)
+    decoder = decoder_on(network, Shapes(1, 2, 4), seed=3, records_routes=True)
+    engine, params = decoder.engine, decoder.params
     requests = [
         TrunkRequest(prompt, [Branch(fork, (0, i, n), 6 + 5 * n, PLAIN) for n, fork in enumerate((len(prompt), 2, 1))])
         for i, prompt in enumerate(PROMPTS)
@@ -169,14 +162,10 @@ def test_a_micro_batch_of_known_and_unknown_routes_is_refused(sampled):
 @pytest.fixture(scope="module")
 def update(network, sampled):
     """The gradient and the sums of trunks, in micro-batches of up to ``tokens`` positions; default: moved weights."""
-    one = make_mesh(devices=jax.devices()[:1])
-    shardings = param_shardings(one, network.abstract, network.axes, network.architecture)
-    described = network.graphdef, network.abstract, shardings, one, optax.sgd(0.1)
-    programs = TrainPrograms(*described, loss=None, experts=6)
-    elsewhere = moved(network)
+    programs, elsewhere = train_programs(network, loss=None, experts=6), moved(network)
 
     def of(trunks, tokens=4096, coefficient=0.5, weights=elsewhere):
-        params = params_on_mesh(weights, shardings)
+        params = placed(network._replace(params=weights), one_device())
         micros, slopes, sums = pack(trunks, tokens=tokens, pad_id=0), programs.zero_gradients(params), []
         config = SimpleNamespace(model=SimpleNamespace(experts=ExpertsConfig(balance_coefficient=coefficient)))
         counted = sum(micro.loss_tokens for micro in micros)

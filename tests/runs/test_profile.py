@@ -10,9 +10,10 @@ import pytest
 
 from fr3e_jax.loop.train import train
 from fr3e_jax.programs import explore_programs
+from fr3e_jax.programs.program import programs_of
 from fr3e_jax.runs import profile
 from fr3e_jax.runs.metrics import read_metrics, without_timing
-from fr3e_jax.runs.profile import Stopwatch, compiled_programs
+from fr3e_jax.runs.profile import Stopwatch
 from fr3e_jax.session.grading import Grading
 
 _STAGES = {"first_return", "explore", "score", "update", "store", "evaluate", "checkpoint"}
@@ -78,12 +79,12 @@ def test_other_threads_are_not_part_of_a_step():
 
 def test_compiled_programs_are_found_among_attributes_and_module_names(session):
     """These names are in the table; the time of a program that is not an attribute would count as the host's."""
-    assert {"_prefill", "_insert", "_fill", "_chunk", "_resize_cache", "_promote"} <= compiled_programs(
+    assert {"_prefill", "_insert", "_fill", "_chunk", "_resize_cache", "_promote"} <= programs_of(
         session.sampler.engine.programs
     ).keys()
-    assert {"_score", "_accumulate", "_apply"} <= compiled_programs(session.model.train_programs(session.config)).keys()
-    assert len(compiled_programs(explore_programs)) == 4
-    assert "decode_chunk" not in compiled_programs(session.sampler.engine.programs)
+    assert {"_score", "_accumulate", "_apply"} <= programs_of(session.model.train_programs(session.config)).keys()
+    assert len(programs_of(explore_programs)) == 4
+    assert "decode_chunk" not in programs_of(session.sampler.engine.programs)
 
 
 @pytest.fixture(scope="module")
