@@ -50,14 +50,6 @@ def quantised(like: Params, params: Params) -> Params:
     return {key: quantised(like[key], value) if isinstance(value, dict) else value for key, value in params.items()}
 
 
-def dequantised(params: Params) -> Params:
-    """The inverse of `quantised`, with float32 kernels; exact only up to its rounding."""
-    wide = {key: dequantised(value) if isinstance(value, dict) else value for key, value in params.items()}
-    if SCALE in wide:
-        wide["kernel"] = wide["kernel"].astype(jnp.float32) * wide.pop(SCALE)[None]
-    return wide
-
-
 def with_scales(network: nnx.Module) -> nnx.Module:
     """The network with int8 kernels and their scales, for `fr3e_jax.policy.network.build_network`.
 

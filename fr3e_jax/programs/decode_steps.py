@@ -22,7 +22,7 @@ from flax import nnx
 from fr3e_jax.objectives.entropy import branching_factor, token_entropy, update_magnitude
 from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.decode_attention import OwnCache, RingSpan
-from fr3e_jax.policy.network import MeshLayout, Params, bind
+from fr3e_jax.policy.network import Decoder, MeshLayout, Params, bind
 from fr3e_jax.policy.rotary import Rotation
 from fr3e_jax.policy.rows import Trunks, run_trunks
 from fr3e_jax.policy.sampling import draw_tokens, uniform
@@ -156,8 +156,20 @@ class _Reading(NamedTuple):
         return jnp.where(self.tool_written >= 0, self.states, self.table[self.states, token_ids].astype(jnp.int32))
 
 
+class _Chunk(NamedTuple):
+    """The inputs that all steps of a chunk share."""
+
+    network: Decoder
+    head: jax.Array | None  # `Decoder.decoding_head`
+    layout: MeshLayout
+    ring: tuple[KeyValue, ...]  # of each layer, only read
+    base: jax.Array  # the first column of the window
+    filtered: bool
+    recorded: bool
+
+
 def _draw(
-    network, head, state: DecodeState, uniforms: jax.Array, reading: _Reading | None, *, filtered: bool
+    chunk: _Chunk, state: DecodeState, uniforms: jax.Array, reading: _Reading | None
 ) -> tuple[Emitted, jax.Array]:
     """The next token of every lane, from the hidden states in the state; and the lanes' spans after it."""
     s, shape = state.settings, state.active.shape
@@ -165,10 +177,10 @@ def _draw(
     def flat(x):
         return x.reshape(-1, *x.shape[2:])
 
-    logits = network.logits(flat(state.hidden), head)
+    logits = chunk.network.logits(flat(state.hidden), chunk.head)
     forced = None if reading is None else flat(reading.tool_written)
     filters = (flat(x) for x in (s.temperature, s.top_p, s.top_k))
-    draw = draw_tokens(logits, uniforms, *filters, forced, spans=flat(state.span), filtered=filtered)
+    draw = draw_tokens(logits, uniforms, *filters, forced, spans=flat(state.span), filtered=chunk.filtered)
     hidden_norms = jnp.linalg.norm(flat(state.hidden).astype(jnp.float32), axis=-1)
     magnitudes = update_magnitude(logits, draw.token_ids, hidden_norms).reshape(shape)
     draw = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), draw)
@@ -215,25 +227,14 @@ def _own_cache(
 
 
 def _one_step(
-    network,
-    head,
-    layout: MeshLayout,
-    state,
-    ring,
-    base,
-    window: _Window,
-    uniforms,
-    turns,
-    reading,
-    *,
-    filtered,
-    recorded,
-):
+    chunk: _Chunk, state: DecodeState, window: _Window, uniforms, turns, reading: _Reading | None
+) -> tuple[DecodeState, _Window, Emitted]:
     """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
     s = state.settings
-    emitted, span = _draw(network, head, state, uniforms, reading, filtered=filtered)
-    cache = _own_cache(network.windows, state, ring, base, window)
-    hidden, layers, routes = network.decode(emitted.token_ids, turns, cache, state.trunks.layers, s.fork, layout)
+    emitted, span = _draw(chunk, state, uniforms, reading)
+    cache = _own_cache(chunk.network.windows, state, chunk.ring, chunk.base, window)
+    inputs = emitted.token_ids, turns, cache, state.trunks.layers, s.fork
+    hidden, layers, routes = chunk.network.decode(*inputs, chunk.layout)
     hidden = jnp.where(state.active[..., None], hidden, state.hidden)
     if window.hidden is not None:
         former = jax.lax.dynamic_slice_in_dim(window.hidden, cache.column, 1, 1)
@@ -247,7 +248,7 @@ def _one_step(
         span=jnp.where(state.active[..., None], span, state.span),
         column=state.column + 1,
     )
-    return state, window._replace(layers=layers), emitted._replace(routes=routes if recorded else None)
+    return state, window._replace(layers=layers), emitted._replace(routes=routes if chunk.recorded else None)
 
 
 def decode_chunk(
@@ -283,6 +284,7 @@ def decode_chunk(
         nothing = nothing._replace(routes=jnp.zeros((*nothing.emitted.shape, count), network.routes_type))
     size = _window_size(state.capacity, steps)
     base = state.column // size * size
+    chunk = _Chunk(network, head, layout, state.lanes, base, filtered, recorded)
     before, uniforms, turns = state.active.sum(), _chunk_uniforms(state, steps), _chunk_rotations(network, state, steps)
 
     def going(carry):
@@ -294,20 +296,8 @@ def decode_chunk(
         step, current, window, states, out = carry
         reading = interruptions and _Reading(interruptions.table, states, interruptions.tool_written[step])
         was_active = current.active
-        current, window, drawn = _one_step(
-            network,
-            head,
-            layout,
-            current,
-            state.lanes,
-            base,
-            window,
-            uniforms[step],
-            jax.tree.map(lambda x: x[step], turns),
-            reading,
-            filtered=filtered,
-            recorded=recorded,
-        )
+        at_step = uniforms[step], jax.tree.map(lambda x: x[step], turns), reading
+        current, window, drawn = _one_step(chunk, current, window, *at_step)
 
         def put(buffer, row):
             return jax.lax.dynamic_update_index_in_dim(buffer, row, step, 0)

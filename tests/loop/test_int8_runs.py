@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from network_programs import dequantised
 from run_comparison import assert_same_run
 from stops import Watched, nth
 
@@ -15,7 +16,7 @@ from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.sampler_rules import uncorrected
 from fr3e_jax.loop import train as train_module
 from fr3e_jax.loop.train import train
-from fr3e_jax.policy.int8 import SCALE, dequantised
+from fr3e_jax.policy.int8 import SCALE
 from fr3e_jax.policy.lora import ADAPTER
 from fr3e_jax.policy.rows import run_trunks
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest

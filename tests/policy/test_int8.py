@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from network_programs import dequantised
 
 from fr3e_jax.policy.architecture import UnsupportedModel
 from fr3e_jax.policy.int8 import (
     SCALE,
     channel_elements,
-    dequantised,
     faulty_channels,
     kernel_names,
     quantise,

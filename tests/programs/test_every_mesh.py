@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from network_programs import adamw, decoder_on, one_device, placed, shardings_on, train_programs
+from network_programs import adamw, decoder_on, dequantised, one_device, placed, shardings_on, train_programs
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.objectives.losses import aggregation_denominator
-from fr3e_jax.policy.int8 import dequantised, quantised, with_scales
+from fr3e_jax.policy.int8 import quantised, with_scales
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, rollout_mesh
