@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,13 +19,13 @@ FORKS = {1: [[5], [0], [3]], 4: [[0, 1, 3, 5], [5, 5, 2, 4], [1, 1, 1, 1]]}
 
 def draw(lanes, kv_heads, group, dtype=jnp.float32):
     rng = np.random.default_rng(lanes + kv_heads)
-    normal = lambda *shape: jnp.asarray(rng.standard_normal(shape), dtype)
+    normal = lambda *shape: rng.standard_normal(shape).astype(dtype)
     trunks = len(FORKS[lanes])
     count = trunks * lanes
     own_mask = rng.random((count, C)) < 0.5
     own_mask[:, rng.integers(C)] = True  # each query sees at least itself
     return (
-        2 * normal(trunks, lanes, kv_heads, group, D),
+        normal(trunks, lanes, kv_heads, group, D) * np.asarray(2, dtype),
         KeyValue(normal(count, kv_heads, D, C), normal(count, kv_heads, C, D)),
         own_mask,
         KeyValue(normal(trunks, kv_heads, D, S), normal(trunks, kv_heads, S, D)),
@@ -31,6 +33,7 @@ def draw(lanes, kv_heads, group, dtype=jnp.float32):
     )
 
 
+@partial(jax.jit, static_argnames="cut")
 def decode_attention(query, own, own_mask, trunk, fork, cut=C):
     """`decode_attention` with the own tokens before ``cut`` in one part and the others in a second one."""
     parts = [OwnPart(KeyValue(own.key[..., :cut], own.value[:, :, :cut]), own_mask[:, :cut])]
@@ -66,7 +69,7 @@ def test_decode_attention_equals_softmax_over_the_flattened_sequence(lanes, head
 def test_decode_attention_equals_the_attention_of_whole_rows():
     query, own, own_mask, trunk, fork = draw(4, 2, 3)
     grid = lambda x: x.reshape(3, 4, *x.shape[1:])
-    rows = trunk_branch_attention(
+    rows = jax.jit(trunk_branch_attention)(
         query[:, :, None], KeyValue(*map(grid, own)), grid(own_mask)[:, :, None], trunk, fork[..., None]
     )
     np.testing.assert_allclose(decode_attention(query, own, own_mask, trunk, fork), rows[:, :, 0], rtol=1e-5, atol=1e-6)
@@ -77,19 +80,17 @@ def test_bfloat16_caches_have_float32_scores():
     result = decode_attention(*inputs)
     assert result.dtype == jnp.bfloat16
     np.testing.assert_allclose(result.astype(jnp.float32), flattened(*inputs), rtol=0.03, atol=0.03)
-    dots = [e for e in jax.make_jaxpr(decode_attention)(*inputs).eqns if e.primitive.name == "dot_general"]
+    dots = [e for e in jax.make_jaxpr(decode_attention.__wrapped__)(*inputs).eqns if e.primitive.name == "dot_general"]
     assert len(dots) == 4 and all(dot.outvars[0].aval.dtype == jnp.float32 for dot in dots)
 
 
 def test_unseen_position_does_not_change_the_result():
     query, own, own_mask, trunk, fork = draw(4, 2, 3)
-    hidden_own = ~own_mask[:, None, :, None]
+    hidden_own, far = ~own_mask[:, None, :, None], np.float32(1e6)
     fork = np.minimum(fork, S - 1)
-    poisoned = (
-        query,
-        KeyValue(jnp.where(np.swapaxes(hidden_own, 2, 3), 1e6, own.key), jnp.where(hidden_own, 1e6, own.value)),
-        own_mask,
-        KeyValue(trunk.key.at[..., S - 1].set(1e6), trunk.value.at[:, :, S - 1].set(1e6)),
-        fork,
-    )
-    np.testing.assert_array_equal(decode_attention(*poisoned), decode_attention(query, own, own_mask, trunk, fork))
+    own_key = np.where(np.swapaxes(hidden_own, 2, 3), far, own.key)
+    poisoned_own = KeyValue(own_key, np.where(hidden_own, far, own.value))
+    poisoned_trunk = KeyValue(trunk.key.copy(), trunk.value.copy())
+    poisoned_trunk.key[..., S - 1], poisoned_trunk.value[:, :, S - 1] = far, far
+    poisoned = decode_attention(query, poisoned_own, own_mask, poisoned_trunk, fork)
+    np.testing.assert_array_equal(poisoned, decode_attention(query, own, own_mask, trunk, fork))

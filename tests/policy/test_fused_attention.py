@@ -21,10 +21,10 @@ def draw(view, heads, group, head_dim, dtype, seed=0):
     rng = np.random.default_rng(seed)
     real = np.concatenate([view.trunk_segment, view.segment.reshape(len(view.segment), -1)], axis=1) > 0
     batch, length = real.shape
-    normal = lambda *shape: jnp.asarray(rng.standard_normal(shape), dtype)
-    query = 2 * normal(batch, 1, length, heads, group, head_dim)
+    normal = lambda *shape: rng.standard_normal(shape).astype(dtype)
+    query = np.asarray(2, dtype) * normal(batch, 1, length, heads, group, head_dim)
     own = KeyValue(normal(batch, 1, heads, head_dim, length), normal(batch, 1, heads, length, head_dim))
-    return query, own, normal(*query.shape), jnp.asarray(real[:, None, :, None, None, None])
+    return query, own, normal(*query.shape), real[:, None, :, None, None, None]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -39,10 +39,10 @@ def assert_equal_to_the_reference(view, window, sizes, dtype=jnp.float32, tolera
     fused = partial(fused_row_attention, window=window, interpret=True, largest=SMALL, scoring=scoring)
     ours = run(fused, view, query, own, cotangent)  # padding sends a cotangent, too
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(ours))
-    exact = jax.tree.map(lambda x: x.astype(jnp.float32), (query, own, jnp.where(real, cotangent, 0)))
+    exact = jax.tree.map(np.float32, (query, own, np.where(real, cotangent, np.zeros((), dtype))))
     expected = run(partial(row_attention, window=window, scoring=scoring), view, *exact)
-    np.testing.assert_array_equal(jnp.where(real, 0, ours[0]), 0)
-    expected = (jnp.where(real, expected[0], 0), *expected[1:])
+    np.testing.assert_array_equal(np.where(real, 0, ours[0]), 0)
+    expected = (np.where(real, expected[0], 0), *expected[1:])
     for left, right in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(left, right, rtol=0, atol=tolerance * np.abs(right).max())
 
@@ -69,7 +69,7 @@ def test_fused_attention_over_a_window_with_a_softcap_equals_that_of_xla(limit):
     segment = view.segment.reshape(2, -1)
     changes = np.pad(segment[:, 1:] != segment[:, :-1], ((0, 0), (1, 0)))
     place = np.arange(segment.shape[1])[None]
-    offset = jnp.asarray(place - np.maximum.accumulate(np.where(changes, place, 0), axis=1)).reshape(view.segment.shape)
+    offset = (place - np.maximum.accumulate(np.where(changes, place, 0), axis=1)).reshape(view.segment.shape)
     scoring = Scoring(0.3, softcap=1.5, window=limit)
     assert_equal_to_the_reference(view.within(limit, offset), 2, (1, 2, 16), scoring=scoring, tolerance=4e-6)
 
@@ -85,22 +85,22 @@ def test_scores_far_apart_neither_overflow_nor_vanish():
     query, own, cotangent, real = draw(view, 1, 2, 16, jnp.float32)
     fused = partial(fused_row_attention, interpret=True, largest=SMALL)
     for ends in ((30, 1), (1, 30)):  # scores of some hundreds, the largest first or last; exp(89) is infinite
-        wide = own._replace(key=own.key * jnp.linspace(*ends, 400).reshape(1, 1, 1, 1, -1))
+        wide = own._replace(key=own.key * np.linspace(*ends, 400, dtype=np.float32).reshape(1, 1, 1, 1, -1))
         ours = run(fused, view, query, wide, cotangent)
-        expected = run(row_attention, view, query, wide, jnp.where(real, cotangent, 0))
-        np.testing.assert_allclose(ours[0], jnp.where(real, expected[0], 0), rtol=1e-4, atol=1e-4)
+        expected = run(row_attention, view, query, wide, np.where(real, cotangent, 0))
+        np.testing.assert_allclose(ours[0], np.where(real, expected[0], 0), rtol=1e-4, atol=1e-4)
         for left, right in zip(jax.tree.leaves(ours[1:]), jax.tree.leaves(expected[1:]), strict=True):
             np.testing.assert_allclose(left, right, rtol=0, atol=1e-4 * np.abs(right).max())
 
 
 def test_blocks_that_nothing_sees_are_not_read():
     """Two trunks and a branch of the second: neither the branch nor the second trunk reads the first one's block."""
-    trunk_segment = jnp.repeat(jnp.array([[1, 2]]), 128, axis=1)
-    whole = jnp.ones((1, 1, 128), jnp.int32)
+    trunk_segment = np.repeat(np.array([[1, 2]], np.int32), 128, axis=1)
+    whole = np.ones((1, 1, 128), np.int32)
     view = RowView(trunk_segment, whole, 128 * whole, 128 * whole)
     query, own, cotangent, _ = draw(view, 1, 1, 16, jnp.float32)
-    broken = KeyValue(*(x.at[..., :128, :].set(jnp.nan) for x in (jnp.swapaxes(own.key, 3, 4), own.value)))
-    broken = broken._replace(key=jnp.swapaxes(broken.key, 3, 4))
+    broken = jax.tree.map(np.copy, own)
+    broken.key[..., :128], broken.value[..., :128, :] = np.nan, np.nan
     fused = partial(fused_row_attention, interpret=True, largest=Blocks(128, 128, 128, 128))
     out, d_query, d_own = run(fused, view, query, broken, cotangent)
     assert np.isnan(out[:, :, :128]).all()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,20 +39,21 @@ def test_reach_covers_the_first_positions_of_every_part(length, parts):
         assert places[:, :end].max() < reach(length, parts, end) <= length
 
 
+@partial(jax.jit, static_argnums=1)
 def computed(seen, length):
     """Pairs in the blocks that the forward kernel computes for a part ``[4, positions]`` of a row."""
     (queries, keys), blocks = block_sizes(seen.shape[1], length)
     seen = jnp.pad(seen[None], ((0, 0), (0, 0), (0, queries - seen.shape[1])))
-    return blocks.query * blocks.key * int((block_kinds(seen, blocks.query, blocks.key, keys) > UNSEEN).sum())
+    return blocks.query * blocks.key * (block_kinds(seen, blocks.query, blocks.key, keys) > UNSEEN).sum()
 
 
-@pytest.mark.parametrize(("tokens", "most"), [(2**15, 1.13), (2**16, 1.07), (2**17, 1.04)])
+@pytest.mark.parametrize(("tokens", "most"), [(2**15, 1.13), (2**16, 1.07)])
 def test_the_busiest_of_eight_parts_computes_little_more_than_its_share(tokens, most):
     """A trunk and a branch of as many tokens; parts in order compute 1.9 times the share."""
-    trunk, lane = jnp.ones((1, tokens), jnp.int32), jnp.ones((1, 1, tokens), jnp.int32)
-    seen = seen_intervals(RowView(trunk, lane, lane * tokens, lane * 0), 1)
+    trunk, lane = np.ones((1, tokens), np.int32), np.ones((1, 1, tokens), np.int32)
+    seen = jax.jit(seen_intervals, static_argnums=1)(RowView(trunk, lane, lane * tokens, lane * 0), 1)
     share = (tokens * (tokens + 1) + tokens**2) / 8
-    trunk, lanes = jnp.split(seen, 2, axis=2)
-    striped = cut_row(trunk, lanes[:, :, None], 8)
+    trunk, lanes = np.split(np.asarray(seen), 2, axis=2)
+    striped = np.asarray(jax.jit(cut_row, static_argnums=2)(trunk, lanes[:, :, None], 8))
     assert max(computed(part, 2 * tokens) for part in striped) < most * share
-    assert computed(seen[0, :, -tokens // 4 :], 2 * tokens) > 1.8 * share
+    assert computed(np.asarray(seen)[0, :, -tokens // 4 :], 2 * tokens) > 1.8 * share

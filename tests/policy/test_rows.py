@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax, softmax
+from scipy.stats import entropy
 
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
 from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
@@ -109,13 +111,15 @@ def test_scores_equal_those_of_the_flattened_sequences(fixture, request):
     network = request.getfixturevalue(fixture)
     packed = list(branches())
     temperature = 0.7
-    logprobs, entropies = score(network.graphdef, network.params, pack(), jnp.float32(temperature))
+    logprobs, entropies = jax.device_get(score(network.graphdef, network.params, pack(), jnp.float32(temperature)))
     full = network.full_logits([prefix + tokens for prefix, tokens, _ in packed])
     for (prefix, tokens, place), logits in zip(packed, full, strict=True):
         predicting = logits[len(prefix) - 1 : -1]
-        expected = token_logprobs(predicting / temperature, np.array(tokens))
+        expected = log_softmax(predicting / temperature, axis=-1)[np.arange(len(tokens)), tokens]
         np.testing.assert_allclose(logprobs[place], expected, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(entropies[place], token_entropy(predicting), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            entropies[place], entropy(softmax(predicting, axis=-1), axis=-1), rtol=1e-5, atol=1e-5
+        )
 
 
 # The longest branch has nine tokens; in lanes of 5 its last tokens read keys from two lanes before.

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import chisquare
 
 from fr3e_jax.objectives.entropy import branching_factor
+from fr3e_jax.policy import sampling
 from fr3e_jax.policy.sampling import (
-    allowed_tokens,
     draw_tokens,
     invert_cumulative,
     part_of_group,
@@ -22,6 +22,7 @@ LARGEST_BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 KEY = np.array([3, 14], np.uint32)
 
 draw = jax.jit(draw_tokens, static_argnames="filtered")
+allowed_tokens = jax.jit(sampling.allowed_tokens)
 
 
 def draw_at(logits, uniforms, *, temperature=1.0, top_p=1.0, top_k=0, filtered=True):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fr3e_jax.policy import visibility
 from fr3e_jax.policy.attention import RowView
-from fr3e_jax.policy.visibility import block_kinds, block_list, seen_intervals
+from fr3e_jax.policy.visibility import block_list
+
+seen_intervals = jax.jit(visibility.seen_intervals, static_argnums=(1, 2))
+block_kinds = jax.jit(visibility.block_kinds, static_argnums=(1, 2, 3))
 
 
 def one_row(trunk_segment, segment, fork, start) -> RowView:
-    return RowView(*(jnp.asarray(x, jnp.int32)[None] for x in (trunk_segment, segment, fork, start)))
+    return RowView(*(np.asarray(x, np.int32)[None] for x in (trunk_segment, segment, fork, start)))
 
 
 # The row drawn in `fr3e_jax.policy.rows`: trunks q r and s, branches a to d over lanes of five tokens.
@@ -63,7 +68,7 @@ def test_kinds_of_blocks_equal_the_mask(sizes):
 
 
 def test_list_has_the_seen_blocks_in_order_and_says_which_are_whole():
-    entries, counts = block_list(jnp.array([[[0, 1, 2, 0], [0, 0, 0, 0]], [[2, 0, 0, 1], [1, 1, 1, 1]]]))
+    entries, counts = jax.jit(block_list)(np.array([[[0, 1, 2, 0], [0, 0, 0, 0]], [[2, 0, 0, 1], [1, 1, 1, 1]]]))
     np.testing.assert_array_equal(counts, [2, 0, 2, 4])
     entries = np.asarray(entries).reshape(4, 4)
     listed = [row[:count].tolist() for row, count in zip(entries, counts, strict=True)]

@@ -108,7 +108,7 @@ def test_values_of_shared_trunks_equal_those_of_whole_sequences(tiny, single):
     programs, params = single
     expected = np.asarray(flattened_values(programs.graphdef, params))
     for micro, rows in value_rows(200):
-        found = programs.values(params, rows.rows)
+        found = np.asarray(programs.values(params, rows.rows))
         for p in micro.spans:
             number = NUMBERS[p.trunk, p.branch]
             np.testing.assert_allclose(found[p.where], expected[number][OWN[number]], atol=1e-5)
@@ -117,7 +117,7 @@ def test_values_of_shared_trunks_equal_those_of_whole_sequences(tiny, single):
 
 def test_gradients_of_shared_trunks_equal_those_of_whole_sequences(single):
     programs, params = single
-    expected_loss, expected = jax.value_and_grad(lambda p: published_loss(programs.graphdef, p))(params)
+    expected_loss, expected = jax.jit(jax.value_and_grad(lambda p: published_loss(programs.graphdef, p)))(params)
     for tokens in (60, 200):
         gradients, loss = accumulated(programs, params, tokens)
         assert loss == pytest.approx(float(expected_loss), rel=1e-5)

@@ -177,10 +177,9 @@ def assert_equal_to_a_prefill(decoder, promoted):
     ids = np.zeros((decoder.programs.round_up(len(promoted)), 64), np.int32)
     for row, trunk in enumerate(promoted):
         ids[row, : len(trunk.token_ids)] = trunk.token_ids
-    prefilled = decoder.programs.prefill(decoder.params, ids)
+    theirs = jax.device_get(decoder.programs.prefill(decoder.params, ids))
     for row, trunk in enumerate(promoted):
-        length = len(trunk.token_ids)
-        ours, theirs = trunk.batch, prefilled
+        length, ours = len(trunk.token_ids), jax.device_get(trunk.batch)
         np.testing.assert_allclose(ours.hidden[trunk.row, :length], theirs.hidden[row, :length], **CLOSE)
         for a, b in zip(ours.layers, theirs.layers, strict=True):
             np.testing.assert_allclose(a.key[trunk.row, :, :, :length], b.key[row, :, :, :length], **CLOSE)

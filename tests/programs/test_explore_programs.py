@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import jax
 import numpy as np
 import pytest
 
@@ -14,6 +17,13 @@ from fr3e_jax.programs.explore_programs import block_numbers, find_anchors, grou
 LENGTHS = (7, 1, 19, 2, 12)
 RNG = np.random.default_rng(0)
 SOURCES = [RNG.standard_normal(n).astype(np.float32) for n in LENGTHS]
+
+
+@partial(jax.jit, static_argnames="rules")
+def unpadded_anchors(source, rules):
+    """The objectives' anchors at even distances, and at peaks of the source."""
+    length = len(source)
+    return uniform_anchors(length, rules, T=length), select_anchors(source, length, rules)
 
 
 class TestAnchors:
@@ -38,10 +48,8 @@ class TestAnchors:
         evenly = find_anchors(SOURCES, rules, selection="uniform")
         peaks = find_anchors(SOURCES, rules, selection="entropy")
         for source, even, peak in zip(SOURCES, evenly, peaks, strict=True):
-            anchors, valid = uniform_anchors(len(source), rules, T=len(source))
-            assert even.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
-            anchors, valid = select_anchors(source, len(source), rules)
-            assert peak.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
+            for found, (anchors, valid) in zip((even, peak), unpadded_anchors(source, rules), strict=True):
+                assert found.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
 
     @pytest.mark.parametrize("length", [1, 16, 21])
     def test_cuts_number_the_blocks_of_a_response(self, length):

@@ -172,7 +172,7 @@ def test_scores_equal_those_of_whole_sequences_and_of_the_training_pass(single, 
     """With scores as old log-probs every ratio is 1 and nothing is clipped: the first mini-batch is on-policy."""
     scores = {}
     for micro in micro_batches(2):
-        logprobs, entropies = single.programs.score(single.params, micro.batch.rows, TEMPERATURE)
+        logprobs, entropies = jax.device_get(single.programs.score(single.params, micro.batch.rows, TEMPERATURE))
         for place in micro.spans:
             scores[place.trunk, place.branch] = logprobs[place.where], entropies[place.where]
     whole = [np.append(t.token_ids[: b.fork], b.token_ids) for t, b in BRANCHES]
