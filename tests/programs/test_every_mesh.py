@@ -10,18 +10,20 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from network_programs import adamw, decoder_on, dequantised, one_device, placed, shardings_on, train_programs
+from network_programs import adamw, dequantised, one_device, placed, shardings_on, train_programs
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.int8 import quantised, with_scales
 from fr3e_jax.policy.network import build_network
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, rollout_mesh
 from fr3e_jax.programs.program import programs_of
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.shapes import Shapes
+from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
 # Replica, fsdp, tensor: each axis alone, two of them, all three.
@@ -54,7 +56,8 @@ def network(tiny_network):
 
 def sampled(network, mesh, params):
     """Base rollouts, then rollouts from states in their middle that read promoted caches."""
-    engine = decoder_on(network, Shapes(8, 2, 8), mesh=mesh).engine
+    programs = DecoderPrograms(network.graphdef, network.architecture, mesh)
+    engine = RolloutEngine(programs, Shapes(8, 2, 8), seed=5)
     how = Sampling(stop_ids=(0,))
     requests = [
         TrunkRequest(ids, [Branch(len(ids), (0, i, n), 14, how) for n in range(3)]) for i, ids in enumerate(PROMPTS)
