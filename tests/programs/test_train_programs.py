@@ -77,8 +77,10 @@ def single(tiny):
 
 
 def micro_batches(rows, mode=GRADIENT_MODE):
-    options = {"aggregation": mode, "old_logprobs": lambda i, j: OLD[i, j]}
-    return pack(TRUNKS, shapes=[ROW._replace(rows=rows)], pad_id=0, **options)
+    micros = pack(TRUNKS, shapes=[ROW._replace(rows=rows)], pad_id=0, aggregation=mode)
+    old = [[OLD[i, j] for j in range(len(t.branches))] for i, t in enumerate(TRUNKS)]
+    fill([MiniBatch(list(range(len(TRUNKS))), TRUNKS, micros)], "old_logprobs", old)
+    return micros
 
 
 def accumulate(at, micros, denominator):
