@@ -314,6 +314,6 @@ def test_a_policy_that_half_knows_some_answers_learns_from_the_benchmarks_own_ve
         else:
             assert (record.reward, record.outcome) == (0.0, "no_answer")
     outcomes = {record.outcome for record in records}
-    assert {"right", "wrong"} <= outcomes <= {"right", "wrong", "no_answer", "string_only"}
+    assert {"right", "wrong"} <= outcomes <= {"right", "wrong", "no_answer", "string_only", "refused"}
     (metrics,) = read_metrics(tmp_path / "rl" / "metrics.jsonl", kind="train")
     assert 0 < metrics["reward/mean"] < 1 and metrics["gradient_norm/mean"] > 0
