@@ -21,7 +21,7 @@ def copied(finished_run, tmp_path):
 
 
 def test_changes_name_each_setting_with_both_values():
-    rest = {"held_out_data": {}, "files": {}}
+    rest = {"held_out_data": {}, "files": {}, "network": {}}
     saved = rest | {"settings": {"seed": 0, "optimizer": {"learning_rate": 1e-3}}, "training_data": "9 problems, a"}
     now = rest | {"settings": {"seed": 1, "optimizer": {"learning_rate": 1e-2}}, "training_data": "9 problems, b"}
     lines = changes(saved, now)
@@ -33,13 +33,14 @@ def test_changes_name_each_setting_with_both_values():
     refuse_another_run(lines[:1], allowed=False)
     refuse_another_run(lines, allowed=True)
     for line in lines[1:]:
-        with pytest.raises(ConfigError, match="another seed, other data.*another base.*--allow-changes"):
+        with pytest.raises(ConfigError, match="another seed, other data.*network or base.*--allow-changes"):
             refuse_another_run([line], allowed=False)
 
 
 def test_other_held_out_data_and_another_tokenizer_are_refused_and_other_files_only_named():
     saved = {
         "settings": {},
+        "network": {},
         "training_data": "9 problems, a",
         "tokenizer": "24 tokens, a",
         "held_out_data": {"aime24/test": "30 problems, a", "math500/test": "500 problems, a"},

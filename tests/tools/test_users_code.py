@@ -15,7 +15,6 @@ from fr3e_jax.rollouts.background_calls import start
 from fr3e_jax.tools.answer import Answer
 from fr3e_jax.tools.environment import Episode, EpisodeFault
 from fr3e_jax.tools.tool import Stateless
-from fr3e_jax.tools.users_code import users_code
 
 
 def leave_by_alias(leave=os._exit):
@@ -59,12 +58,11 @@ def test_no_exit_of_a_tool_ends_the_process():
 
 
 def test_a_child_of_the_user_s_code_ends_and_the_run_s_own_exit_works():
-    with users_code():
-        child = os.fork()
-        if not child:
-            os._exit(7)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    program = "from fr3e_jax.tools.users_code import users_code\nimport os\nwith users_code(): pass\nos._exit(5)"
+    program = (
+        "import os\nfrom fr3e_jax.tools.users_code import users_code\n"
+        "with users_code():\n    child = os.fork()\n    if not child: os._exit(7)\n"
+        "os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) - 2)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 5
 
 
