@@ -73,6 +73,7 @@ def test_the_second_step_compiles_nothing_new(tmp_path, tiny_run):
         "training__max_steps": 2 if jax.device_count() == 1 else 3,
         "evaluation__every": 0,
         "checkpoint__every": 100,  # on several devices orbax compiles slices of its own, in a thread of its own
+        "optimizer__learning_rate": 1.7e-3,  # no other test's, whose training programs it would share
     }
     assert train(tiny_run.config(**settings), tmp_path / "run") == 0
     first, *_, last = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
