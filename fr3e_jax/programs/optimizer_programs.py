@@ -98,7 +98,7 @@ class OptimizerPrograms:
             self._gathered = Program(partial(jax.tree.map, jnp.asarray), out_shardings=on_all)
         self.init_optimizer = Program(optimizer.init, out_shardings=self.optimizer_shardings)
         self.zero_gradients = Program(zeros, out_shardings=self.gradient_shardings)
-        self.norm = Program(optax.tree.norm, out_shardings=on_all)
+        self.norm = Program(partial(optax.tree.norm), out_shardings=on_all)  # with compilations of its own
         self._accumulate = Program(
             accumulate,
             donate_argnums=1,  # gradients
