@@ -53,11 +53,12 @@ def equal(left: Node, right: Node) -> bool:
     if not names:
         return _equal_at({}, left, right) is True
     verdicts = []
-    steps = _has_steps(left) or _has_steps(right)
-    series = any(
-        child.head == "sum" and child.args[2].value == "infinity" for side in (left, right) for child in side.walk()
-    )
-    far = range(_FAR, _FAR + 4) if _has_corners(left) or _has_corners(right) else ()
+    nodes = [*left.walk(), *right.walk()]
+    # Values at near points are often equal with steps, and smooth with corners.
+    steps = any(node.head == "modulo" or node.value in ("floor", "ceil") for node in nodes)
+    corners = any(node.head == "function" and node.value in _CORNERS and symbols(node) for node in nodes)
+    series = any(node.head == "sum" and node.args[2].value == "infinity" for node in nodes)
+    far = range(_FAR, _FAR + 4) if corners else ()
     for trial in (*range(_STEPS_POINTS if steps else POINTS), *far):
         point = _point(names, trial, steps, series)
         try:
@@ -72,16 +73,6 @@ def equal(left: Node, right: Node) -> bool:
     if sum(verdict is True for verdict in verdicts) < _REQUIRED:
         raise Undefined("the answer has no value at enough points to compare")
     return True
-
-
-def _has_steps(node: Node) -> bool:
-    """Return whether a tree has a floor, a ceiling or a remainder, whose values at near points are often equal."""
-    return any(child.head == "modulo" or child.value in ("floor", "ceil") for child in node.walk())
-
-
-def _has_corners(node: Node) -> bool:
-    """Return whether a tree has an absolute value, a maximum or the like, which may be smooth at all near points."""
-    return any(child.head == "function" and child.value in _CORNERS and symbols(child) for child in node.walk())
 
 
 def is_less(left: Node, right: Node) -> bool:

@@ -43,7 +43,7 @@ class ChatOptions:
 
     system: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    date: str = "2024-07-26"
+    date: str = DataConfig.template_date
 
     def __post_init__(self) -> None:
         try:
@@ -54,7 +54,7 @@ class ChatOptions:
             ) from None
 
     @classmethod
-    def of(cls, options: Sequence[str], system: str = "", date: str = "2024-07-26") -> ChatOptions:
+    def of(cls, options: Sequence[str], system: str = "", date: str = DataConfig.template_date) -> ChatOptions:
         """Options written as ``NAME=VALUE``, the value in YAML.
 
         Raises:

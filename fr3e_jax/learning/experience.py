@@ -95,7 +95,7 @@ class TrainingTrunk:
 
     def to_json(self) -> dict[str, Any]:
         """JSON content that `from_json` restores bit for bit."""
-        content = {name: _content(value) for name, value in vars(self).items() if name != "branches"}
+        content = {field.name: _content(getattr(self, field.name)) for field in fields(self)}
         return content | {"branches": [branch.to_json() for branch in self.branches]}
 
     @classmethod

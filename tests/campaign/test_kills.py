@@ -115,10 +115,11 @@ def test_what_a_kill_leaves_at_any_of_many_moments_continues_equal(
     tmp_path, tiny_run, finished_run, session, monkeypatch, seed
 ):
     """The directory is copied while the run pauses at a chunk or update; its last checkpoint may still be written."""
-    rng, run, copies = generator("copies", seed), tmp_path / "run", []
+    rng, run, copies, due = generator("copies", seed), tmp_path / "run", [], [3]
 
     def copy(moments: list[str]) -> bool:
-        if rng.random() < 0.1:
+        if len(moments) >= due[-1]:
+            due.append(len(moments) + rng.randrange(5, 15))
             copies.append(tmp_path / f"copy_{len(moments)}")
             for _ in range(100):  # a checkpoint gets its final name while it is copied
                 try:
@@ -135,4 +136,4 @@ def test_what_a_kill_leaves_at_any_of_many_moments_continues_equal(
     for left in copies:
         assert train(tiny_run.config(), left, resume=True) == 0
         assert_same_run(left, finished_run, session)
-    log("what a SIGKILL leaves at a random chunk or update", "equal to the last bit", kills=len(copies))
+    log("a copy made at a random chunk or update, as a kill leaves it", "equal to the last bit", copies=len(copies))
