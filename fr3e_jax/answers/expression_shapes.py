@@ -95,9 +95,11 @@ def named_point(node: Node) -> tuple[str, Node] | None:
 
 def clock(node: Node) -> tuple[int, bool] | None:
     """The minute of the day of ``3:30 p.m.``, ``15:30`` or ``8 a.m.``, and whether the half of the day is said."""
+    if node.head not in ("measured", "ratio"):
+        return None
     halves = [part.value.lower().replace(".", "").replace(" ", "") for part in node.walk() if part.head == "measured"]
     parts = [part for part in node.walk() if not part.args][::-1]
-    if node.head not in ("measured", "ratio") or len(parts) > 2 or not all(part.is_integer for part in parts):
+    if len(parts) > 2 or not all(part.is_integer for part in parts):
         return None
     half = "".join(halves)
     if half not in ("am", "pm", "") or any(part.head not in ("measured", "ratio", "number") for part in node.walk()):
