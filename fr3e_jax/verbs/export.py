@@ -91,6 +91,7 @@ def export_run(
         check_replaceable(directory)
         codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
         architecture = configured_architecture(config, len(codec))
+        codec.fit(architecture.vocab_size)
         devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number works
         policy = model_on(make_mesh(devices=devices), config, architecture)
         if adapter:
