@@ -21,7 +21,7 @@ from fr3e_jax.configuration.settings import settings
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.stores import reading as stores
-from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.stores.objects import is_remote, store_of
 from fr3e_jax.stores.reading import Place
 
 _NO_PROFILE = "runtime.profile_steps=0"
@@ -68,18 +68,19 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Place 
     config = load_config(arguments.recipe, arguments.overrides, training=training)
     named = _place(config.runtime.run_dir) if config.runtime.run_dir else None
     if arguments.proceed:
-        with as_config_error():
+        with as_config_error(), store_of("runtime.run_dir"):
             resume = _is_started(named, arguments.resume)
         arguments = argparse.Namespace(**{**vars(arguments), "resume": "" if resume else None})
     if arguments.resume is None:
-        with as_config_error():
+        with as_config_error(), store_of("runtime.run_dir"):
             holds = named is not None and stores.holds_run(named)
         if holds:
             raise ConfigError(
                 f"runtime.run_dir={named} holds a run already; continue it with --resume, or name another"
             )
         return config, named, False
-    with as_config_error():
+    setting = "--resume" if arguments.resume else f"runtime.{'run_dir' if named else 'output_dir'}"
+    with as_config_error(), store_of(setting):
         run_dir = (
             _place(arguments.resume)
             if arguments.resume

@@ -13,7 +13,7 @@ from typing import Any
 from fr3e_jax.data.jsonl import GZIP_MAGIC, read_rows
 from fr3e_jax.hub import SCHEME, dataset_files
 from fr3e_jax.stores.copies import fetched_files, fetched_folder
-from fr3e_jax.stores.objects import is_remote, join
+from fr3e_jax.stores.objects import is_remote, join, store_of
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
 FORMATS = ("auto", "jsonl", "json", "parquet", "tfds")
@@ -49,7 +49,8 @@ def _matching_files(pattern: str, root: str, owner: str) -> list[Path]:
     """The files of one pattern, fetched if they are remote; raises FileNotFoundError if the hub refuses them."""
     address = join(root, pattern) if is_remote(root) and not pattern.startswith(("/", "~", SCHEME)) else pattern
     if is_remote(address):
-        return fetched_files(address)
+        with store_of("data.root" if address != pattern else owner):
+            return fetched_files(address)
     if pattern.startswith(SCHEME):
         return dataset_files(pattern, owner)
     path = Path(root).expanduser() / Path(pattern).expanduser()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.stores.copies import copy_of, fetched_file
-from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.stores.objects import is_remote, store_of
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,8 @@ def existing_file(path: str, setting: str) -> Path:
     """``path`` as a ``Path``; raises FileNotFoundError with the setting's name unless it is a file."""
     if not path:
         raise FileNotFoundError(f"{setting} is empty, but this task reads a JSONL file; set {setting}=FILE.jsonl[.gz]")
-    file = local_file(path)
+    with store_of(setting):
+        file = local_file(path)
     if not file.is_file():
         what = "is a directory" if file.is_dir() else "does not exist"
         raise FileNotFoundError(f"{setting} is {path!r}, which {what}; set {setting} to a JSONL or JSONL.gz file")

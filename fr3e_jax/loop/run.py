@@ -56,6 +56,7 @@ class TrainingRun:
         processes, runtime = self.session.processes, self.config.runtime
         self.stop = StopRequest(processes.asked_to_stop)
         self.session.sampler.engine.stop_here = self.stop.check
+        opened.mirror.is_stopping = self.stop.is_asked
         self.background = Background(processes.gather if processes.count > 1 else None)
         self.state, restored = open_state(opened, ledger)
         self.records = Records(opened, self.background)

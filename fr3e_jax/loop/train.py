@@ -81,6 +81,7 @@ def train(
     ledger = TokenLedger()
     say("opening the model, its data and the verifier", config.runtime.console)
     session = open_session(config, task, keeps_routes=True)
+    code = 1
     with opened_run(session, "train", run_dir, resume) as opened:
-        return TrainingRun(opened, ledger, callback).carry_out(train_steps)
-    return 1
+        code = TrainingRun(opened, ledger, callback).carry_out(train_steps)
+    return code or int(opened.mirror.has_failed)

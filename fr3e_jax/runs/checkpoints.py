@@ -61,7 +61,7 @@ class Checkpointer:
           best_metric: name of the held-out metric that scores a step; "": steps have no scores.
           scores: those of earlier steps (`fr3e_jax.runs.metrics.recorded_scores`).
           read_only: change nothing on disk, so that the run can go on.
-          mirror: before a step is saved, it completes the one before, so that the store lacks one checkpoint at most.
+          mirror: before a step is saved, it uploads the one before, so that a store that works lacks one checkpoint.
         """
         self._directory = Path(directory).absolute()
         self._keep_last, self._keep_best, self._best_metric = keep_last, keep_best, best_metric
@@ -116,7 +116,7 @@ class Checkpointer:
         if step == latest:
             self.rank(step, metrics)
             return False
-        self._complete_mirror()
+        self._keep_up_mirror()
         flat = flatten_arrays(arrays)
         content = content_of(host, flat)
         self._check_space(step, flat)
@@ -129,9 +129,9 @@ class Checkpointer:
             )
         return True
 
-    def _complete_mirror(self) -> None:
+    def _keep_up_mirror(self) -> None:
         try:
-            self._mirror.complete()
+            self._mirror.keep_up()
         except StoreFailed as error:
             self._failed = True
             raise CheckpointFailed(str(error)) from error

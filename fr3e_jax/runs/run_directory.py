@@ -18,7 +18,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.runs.run_lock import RunLock
 from fr3e_jax.stores.copies import address_of
 from fr3e_jax.stores.mirror import Mirror, working_copy
-from fr3e_jax.stores.objects import is_remote, join
+from fr3e_jax.stores.objects import is_remote, join, store_of
 from fr3e_jax.stores.reading import Place, holds_run
 
 
@@ -180,12 +180,14 @@ def open_run(config: Config, run_dir: Place | None, resume: bool, verb: str, loc
     try:
         if not chosen and is_remote(runtime.output_dir):
             addresses = (join(runtime.output_dir, candidate) for candidate in _candidates(config.name))
-            chosen = next(address for address in addresses if not holds_run(address))
+            with store_of("runtime.output_dir"):
+                chosen = next(address for address in addresses if not holds_run(address))
         if address := _address(chosen):
             run = RunDirectory(working_copy(address))
             run.path.mkdir(parents=True, exist_ok=True)
             lock.acquire(run.path)
-            mirror.open(address, run.path, resume)
+            with store_of("runtime.run_dir"):
+                mirror.open(address, run.path, resume)
         elif resume:
             run = RunDirectory.existing(cast(Path, chosen))
             lock.acquire(run.path)

@@ -45,6 +45,8 @@ class RunLock:
           ConfigError: another run writes there; the message names its process, its machine and its start.
         """
         path = Path(directory) / LOCK
+        if path.is_dir():
+            raise ConfigError(f"{path} is a directory; expected the file that names the writer: remove the directory")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _lock(descriptor, path)
@@ -141,7 +143,7 @@ def _holder(descriptor: int) -> dict[str, Any]:
     """The writer that the file names; empty for a new or torn file."""
     try:
         content = json.loads(os.pread(descriptor, 4096, 0))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -157,7 +159,7 @@ def _age(descriptor: int, path: Path) -> float:
 
 def _is_alive(pid: Any) -> bool:
     """Return whether a process of this machine has that number."""
-    if not isinstance(pid, int):
+    if not isinstance(pid, int) or not 0 < pid < 2**31:
         return False
     try:
         os.kill(pid, 0)
@@ -177,7 +179,7 @@ def writer(directory: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes() or b"{}")
         silent = time.time() - path.stat().st_mtime
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(content, dict) or silent > SILENT_SECONDS:
         return {}

@@ -72,6 +72,10 @@ class StopRequest:
         """Ask the run to stop, as a signal does; for callbacks."""
         self.received.append(reason)
 
+    def is_asked(self) -> bool:
+        """Return whether this process was asked to stop; the others may not have been."""
+        return bool(self.received)
+
     def check(self) -> None:
         """Raise `Stopped` if any process was asked to stop; all processes call it at the same points."""
         self._questions += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ class OpenedRun:
     checkpoints: Checkpointer
     identity: dict[str, Any]
     resumed: bool
+    mirror: Mirror = field(default_factory=Mirror)
 
     @property
     def part(self) -> Part:
@@ -124,7 +125,7 @@ def opened_run(
             scores=dict(scores),
             mirror=mirror,
         ) as checkpoints:
-            yield OpenedRun(session, config, verb, directory, lock, checkpoints, run_identity, resume)
+            yield OpenedRun(session, config, verb, directory, lock, checkpoints, run_identity, resume, mirror)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,21 @@ from fr3e_jax.stores.objects import FileState, Store, StoreFailed, join
 RECORD = ".fr3e_copy.json"
 
 
+class FileDamaged(StoreFailed):
+    """An object is missing, or not as its state says; ``name`` is its file's."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+def is_state(value: object) -> bool:
+    """Return whether a value is the state of a file."""
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return isinstance(value[0], int) and value[0] >= 0 and isinstance(value[1], int | str)
+
+
 class CopyRecord:
     """The facts that a copy keeps about itself.
 
@@ -30,9 +45,16 @@ class CopyRecord:
     def __init__(self, folder: Path) -> None:
         self.path = folder / RECORD
         self.address, self.tokens, self.files = "", [""], dict[str, FileState]()
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # none, or a torn one
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+        ):  # none, or a torn one
             content = json.loads(self.path.read_bytes())
-            self.address, self.tokens, self.files = content["address"], content["tokens"], content["files"]
+            if all(is_state(state) for state in content["files"].values()):
+                self.address, self.tokens, self.files = (
+                    str(content["address"]),
+                    list(content["tokens"]),
+                    content["files"],
+                )
 
     def write(self, *tokens: str) -> None:
         self.tokens = list(tokens) or self.tokens
@@ -65,7 +87,8 @@ def fetch(store: Store, files: Mapping[str, FileState], folder: Path, *, fixed: 
       fixed: beginning of the names of files that cannot grow meanwhile: they must have the size of their state.
 
     Raises:
-      StoreFailed: a file is not in the store, or not as its state says.
+      FileDamaged: a file is not in the store, or not as its state says.
+      StoreFailed: the store cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = CopyRecord(folder)
@@ -74,12 +97,13 @@ def fetch(store: Store, files: Mapping[str, FileState], folder: Path, *, fixed: 
         if path.is_file() and record.files.get(name) == state:
             continue
         try:
-            store.download(name, path)
+            store.download(name, path, state[0])
         except FileNotFoundError:
-            raise StoreFailed(f"{store.address}/{name} is missing: restore it") from None
+            raise FileDamaged(f"{store.address}/{name} is missing: restore it", name) from None
         if name.startswith(fixed) and (size := path.stat().st_size) != state[0]:
             path.unlink()
-            raise StoreFailed(f"{store.address}/{name} is not as it was written: {state[0]} bytes, and {size} came")
+            message = f"{store.address}/{name} is not as it was written: {state[0]} bytes, and {size} came"
+            raise FileDamaged(message, name)
         if isinstance(state[1], int):
             os.utime(path, ns=(state[1], state[1]))
         record.files[name] = state

@@ -7,8 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from fr3e_jax.stores.copies import copy_of, fetch, updated_copy
-from fr3e_jax.stores.mirror import CHECKPOINTS, MirroredRun, holds_files, working_copy
+from fr3e_jax.stores.copies import copy_of, updated_copy
+from fr3e_jax.stores.mirror import CHECKPOINTS, MirroredRun, fetch_run, holds_files, working_copy
 from fr3e_jax.stores.objects import Store, is_remote, join
 
 Place = str | os.PathLike
@@ -43,7 +43,7 @@ def run_folder(location: Place, *, checkpoints: bool = False, rollouts: bool = T
     unread = tuple([CHECKPOINTS] * (not checkpoints) + ["rollouts/"] * (not rollouts))
     with updated_copy(folder, run.files):
         files = {name: state for name, state in run.files.items() if not name.startswith(unread)}
-        fetch(store, files, folder, fixed=CHECKPOINTS)
+        fetch_run(store, files, folder)
         lock = folder / ".lock"  # says who writes the run, as the lock file of a folder does
         lock.write_text(json.dumps(run.writer))
         os.utime(lock, (run.writer.get("beat", 0.0),) * 2)

@@ -12,7 +12,7 @@ import pytest
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs import run_lock
-from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
+from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock, writer
 
 HOLDER = (
     "import pathlib, sys; from fr3e_jax.runs.run_lock import RunLock; lock = RunLock();"
@@ -93,12 +93,32 @@ def test_a_writer_gives_signs_of_life(tmp_path, monkeypatch):
         assert (tmp_path / ".lock").stat().st_mtime > 0
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "\0\0"])
-def test_a_torn_lock_file_names_nobody(tmp_path, content):
-    (tmp_path / ".lock").write_text(content)
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "7",
+        "null",
+        "\xff",
+        "[" * 10_000,
+        '{"pid": 1e400}',
+        *(f'{{"pid": {pid}, "host": "HERE"}}' for pid in ("-1", "0", "1.5", '"me"', "9" * 30)),
+    ],  # fmt: skip
+)
+def test_a_damaged_lock_file_names_nobody(tmp_path, content):
+    (tmp_path / ".lock").write_text(content.replace("HERE", socket.gethostname()), "latin-1")
+    assert "1e400" in content or writer(tmp_path) == {}
     with RunLock() as lock:
         lock.acquire(tmp_path)
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_directory_in_the_place_of_the_lock_file_is_named(tmp_path):
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(ConfigError, match=r"\.lock is a directory; expected the file"):
+        RunLock().acquire(tmp_path)
 
 
 def test_without_locks_in_the_file_system_the_process_decides(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ def store(tmp_path, monkeypatch) -> Store:
 def asked(monkeypatch) -> list[str]:
     """The names of the objects that are fetched."""
     names, download = [], Store.download
-    monkeypatch.setattr(Store, "download", lambda self, name, path: (names.append(name), download(self, name, path))[1])
+    monkeypatch.setattr(Store, "download", lambda self, *a: (names.append(a[0]), download(self, *a))[1])
     return names
 
 

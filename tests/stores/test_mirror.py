@@ -10,7 +10,7 @@ import pytest
 
 from fr3e_jax.stores import mirror as mirrors
 from fr3e_jax.stores.copies import CopyRecord, copy_of
-from fr3e_jax.stores.mirror import Mirror, MirroredRun, working_copy
+from fr3e_jax.stores.mirror import STATE, Mirror, MirroredRun, checkpoint_of, mirrored_files, working_copy
 from fr3e_jax.stores.objects import Store, StoreFailed
 from fr3e_jax.stores.reading import run_folder
 
@@ -273,11 +273,11 @@ def test_a_fetch_that_was_killed_is_begun_again(address, elsewhere, monkeypatch)
     elsewhere()
     download, asked = Store.download, []
 
-    def killed(self, name, path):
+    def killed(self, name, *arguments):
         asked.append(name)
         if len(asked) == 2:
             raise KeyboardInterrupt
-        download(self, name, path)
+        download(self, name, *arguments)
 
     monkeypatch.setattr(Store, "download", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -292,10 +292,10 @@ def test_half_a_fetch_is_no_run_of_this_machine(address, elsewhere, monkeypatch)
     elsewhere()
     download = Store.download
 
-    def fetches_but_checkpoints(self, name, path):
+    def fetches_but_checkpoints(self, name, *arguments):
         if "checkpoints" in name:
             raise KeyboardInterrupt
-        download(self, name, path)
+        download(self, name, *arguments)
 
     with monkeypatch.context() as killed:
         killed.setattr(Store, "download", fetches_but_checkpoints)
@@ -314,7 +314,7 @@ def test_a_reader_fetches_only_what_has_changed(address, monkeypatch):
         put(folder, **{"summary.json": "{}"})
         mirror.complete()
         asked, fetch = [], Store.download
-        monkeypatch.setattr(Store, "download", lambda self, name, path: (asked.append(name), fetch(self, name, path)))
+        monkeypatch.setattr(Store, "download", lambda self, *a: (asked.append(a[0]), fetch(self, *a)))
         assert content(run_folder(address)).keys() == {"config.yaml", "metrics.jsonl", "summary.json"}
         (folder / "summary.json").unlink()
         put(run_folder(address), **{"evaluations__mine": "made by a reader"})
@@ -322,3 +322,130 @@ def test_a_reader_fetches_only_what_has_changed(address, monkeypatch):
         assert content(run_folder(address)).keys() == {"config.yaml", "metrics.jsonl", "evaluations/mine"}
     assert asked == ["summary.json"]
     assert CopyRecord(copy_of(address, "read")).address == "", "a copy to read is no working copy"
+
+
+DAMAGED = ["{", "[]", "7", "null", '{"token": 5}', '{"files": []}', '{"files": {"a": 1}}', '{"files": {"a": ["1", 2]}}',
+           '{"files": {"../../a": [1, 2]}}', '{"files": {"/etc/a": [1, 2]}}', '{"writer": "me"}', '{"other": 1}',
+           '{"writer": {"beat": "now"}}', '{"writer": {"beat": 1e400}}', "\xff", "[" * 100_000]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_object_of_the_run_is_one_line(address, content):
+    Store(address).write(STATE, content.encode("latin-1"))
+    for read in (lambda: begin(Mirror(), address, resume=True), lambda: run_folder(address)):
+        with pytest.raises(StoreFailed, match=r"fr3e_mirror.json is damaged .*restore an earlier version") as failure:
+            read()
+        assert "\n" not in str(failure.value)
+
+
+def with_checkpoints(mirror: Mirror, address: str, *steps: int):
+    folder = begin(mirror, address)
+    put(folder, **{"config.yaml": "settings", "metrics.jsonl": "1\n", "rollouts__step_000001.jsonl.gz": "rollouts"})
+    for step in steps:
+        put(folder, **{f"checkpoints__{step}__arrays__a": f"step {step}", f"checkpoints__{step}__host": "{}"})
+    mirror.complete()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "left"),
+    [
+        ("checkpoints/2/arrays/a", b"short", {"checkpoints/1/"}),
+        ("checkpoints/2/host", None, {"checkpoints/1/"}),
+        ("checkpoints/1/arrays/a", b"", {"checkpoints/2/"}),
+        ("metrics.jsonl", None, {"checkpoints/1/", "checkpoints/2/"}),
+        ("rollouts/step_000001.jsonl.gz", None, {"checkpoints/1/", "checkpoints/2/"}),
+    ],
+)
+def test_a_damaged_file_of_the_store_is_passed_over(address, elsewhere, capsys, name, content, left):
+    with Mirror() as mirror:
+        with_checkpoints(mirror, address, 1, 2)
+    Store(address).write(name, content) if content is not None else Store(address).delete([name])
+    elsewhere()
+    assert {checkpoint_of(file) for file in mirrored_files(run_folder(address, checkpoints=True))} - {""} == left
+    with Mirror() as mirror:
+        folder = begin(mirror, address, resume=True)
+        assert {checkpoint_of(file) for file in mirrored_files(folder)} - {""} == left
+    assert capsys.readouterr().err.count(f"going on without {checkpoint_of(name) or name}") == 2
+    assert MirroredRun.read(Store(address)).checkpoints() == left
+
+
+def test_settings_or_the_only_checkpoint_that_are_damaged_are_an_error(address, elsewhere):
+    with Mirror() as mirror:
+        with_checkpoints(mirror, address, 1)
+    elsewhere()
+    Store(address).delete(["checkpoints/1/host"])
+    with pytest.raises(StoreFailed, match="checkpoints/1/host is missing: restore it; no other checkpoint is there"):
+        begin(Mirror(), address, resume=True)
+    Store(address).delete(["config.yaml"])
+    with pytest.raises(StoreFailed, match="config.yaml is missing"):
+        run_folder(address)
+
+
+@pytest.fixture
+def away(monkeypatch):
+    """A call makes the store refuse what is written, another one ends that."""
+    write, is_away = Store.write, threading.Event()
+
+    def refuse(self, name, content):
+        if is_away.is_set():
+            raise StoreFailed("slow down")
+        write(self, name, content)
+
+    monkeypatch.setattr(Store, "write", refuse)
+    return is_away
+
+
+def test_a_run_goes_on_without_a_store_that_fails_and_uploads_all_once_it_answers(address, away, capsys):
+    with Mirror() as mirror:
+        folder = with_checkpoints(mirror, address, 1)
+        away.set()
+        put(folder, checkpoints__2__a="two")
+        mirror.keep_up()
+        mirror.keep_up()
+        assert capsys.readouterr().err.count("slow down; the run goes on, and the upload is tried again") == 1
+        away.clear()
+        mirror.complete()
+        assert "has all files again" in capsys.readouterr().err
+        assert MirroredRun.read(Store(address)).checkpoints() == {"checkpoints/1/", "checkpoints/2/"}
+
+
+def test_a_run_that_ends_while_the_store_fails_says_what_is_not_there(address, away):
+    way_on = f"{address} lacks 1 file and the checkpoints 2; continue on this machine with --resume {address}"
+    with (
+        pytest.raises(StoreFailed, match=f"slow down; nothing is lost: the files are in .*{way_on}"),
+        Mirror() as mirror,
+    ):
+        folder = with_checkpoints(mirror, address, 1)
+        away.set()
+        put(folder, checkpoints__2__a="two")
+
+
+def test_a_stop_does_not_wait_for_a_store_that_hangs(address, monkeypatch, capsys):
+    """A first signal ends the wait before a checkpoint; Ctrl-C ends the wait at the end."""
+    hangs, write = threading.Event(), Store.write
+    monkeypatch.setattr(mirrors, "NOTICE_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt), Mirror() as mirror:
+        folder = with_checkpoints(mirror, address, 1)
+        monkeypatch.setattr(Store, "write", lambda *a: (hangs.wait(), write(*a)))
+        put(folder, checkpoints__2__a="two")
+        mirror.is_stopping = lambda: True
+        mirror.keep_up()
+        lacks = f"{address} lacks 1 file and the checkpoints 2"
+        monkeypatch.setattr(mirrors, "print", lambda line, **_: stop(line), raising=False)
+        lines = []
+
+        def stop(line: str) -> None:
+            lines.append(line)
+            if "Ctrl-C ends the wait" in line:
+                raise KeyboardInterrupt
+
+    assert [lacks in line for line in lines] == [True, True] and "upload was not completed" in lines[1]
+    hangs.set()
+
+
+def test_a_store_that_cannot_be_written_is_named_before_the_run_begins(address, away):
+    away.set()
+    with pytest.raises(StoreFailed, match="slow down"), Mirror() as mirror:
+        begin(mirror, address)
+    assert Store(address).below() == {}

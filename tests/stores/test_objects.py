@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
+from object_store import BUCKET, refusal, unclosed
 
+from fr3e_jax.stores import objects
 from fr3e_jax.stores.objects import Store, StoreFailed, is_remote, why_unusable
 
 
@@ -55,3 +58,42 @@ def test_a_refusal_names_address_and_reason(store, monkeypatch):
     monkeypatch.setattr(store._files, "pipe_file", lambda *_: (_ for _ in ()).throw(PermissionError("no key")))
     with pytest.raises(StoreFailed, match=f"cannot write {store.address}/a .PermissionError: no key.*credentials"):
         store.write("a", b"1")
+
+
+SILENT = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\ncut"
+FAULTS = {  # the answer of the wire, and the reason in the message
+    "throttled": (refusal(503, "SlowDown"), "SlowDown", True),
+    "unavailable": (refusal(503, "ServiceUnavailable"), "ServiceUnavailable", True),
+    "broken": (refusal(500, "InternalError"), "InternalError", True),
+    "no xml": ("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\nConnection: close\r\n\r\noops", "502", True),
+    "forbidden": (refusal(403, "AccessDenied"), "PermissionError", False),
+    "wrong key": (refusal(403, "InvalidAccessKeyId"), "PermissionError", False),
+    "expired": (refusal(400, "ExpiredToken"), "ExpiredToken", None),
+    "no bucket": (refusal(404, "NoSuchBucket", "The specified bucket does not exist"), "bucket does not exist", False),
+    "silent": ("silence", "no answer in", True),
+    "dropped": ("", "", True),
+    "cut": (SILENT, "", True),
+}
+
+
+@unclosed
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        *itertools.product(["GET"], FAULTS),
+        *itertools.product(["PUT"], ["throttled", "silent", "forbidden", "no bucket"]),
+    ],
+)
+def test_a_fault_is_a_line_after_a_limited_wait(bucket, capsys, monkeypatch, method, name):
+    answer, reason, is_repeated = FAULTS[name]
+    monkeypatch.setattr(objects, "TRIES", 2)
+    monkeypatch.setattr(objects, "SECONDS", 0.5 if answer in ("silence", SILENT) else 20.0)
+    bucket.fault = lambda line: answer if line.startswith(method) else None
+    store = Store(BUCKET)
+    with pytest.raises(StoreFailed) as failure:
+        store.read("a") if method == "GET" else store.write("a", b"1")
+    text = str(failure.value)
+    assert f"cannot {'read' if method == 'GET' else 'write'} {BUCKET}/a (" in text and reason in text
+    assert "check the address, the credentials and the network" in text
+    if is_repeated is not None:
+        assert ("trying again" in capsys.readouterr().err) == is_repeated

@@ -54,6 +54,7 @@ class SupervisedRun:
         self.checkpoints, self.ledger = opened.checkpoints, ledger
         self.stop = StopRequest(session.processes.asked_to_stop)
         session.sampler.engine.stop_here = self.stop.check
+        opened.mirror.is_stopping = self.stop.is_asked
         self.status = StatusFile(run, writes=session.processes.first)
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}  # held-out metrics of a finished run
@@ -277,6 +278,7 @@ def start_run(
 ) -> int:
     """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
     demonstrations = kind.on_demonstrations
+    code = 1
     with opened_run(session, kind.verb, run_dir, resume, config=config, demonstrations=demonstrations) as opened:
-        return kind(opened, ledger).start()
-    return 1
+        code = kind(opened, ledger).start()
+    return code or int(opened.mirror.has_failed)
