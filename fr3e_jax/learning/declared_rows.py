@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -55,8 +56,9 @@ def declared_rows(config: Config, shards: int, key_cost: float) -> tuple[RowShap
     cap, prompt = config.rollout.max_response_tokens, config.data.max_prompt_tokens
     longest_trunk = prompt + cap - 1 if config.explore.enabled or config.returns.size else prompt
     rollouts, tokens = min(config.training.mini_batch_rollouts, _BRANCHES), config.training.micro_batch_tokens
-    batches = list(expected_mini_batches(config, min(_BATCHES, 2 * _BRANCHES // rollouts), rollouts))
-    return chosen_shapes(batches, (longest_trunk, cap), tokens=tokens, shards=shards, key_cost=key_cost)
+    expected = expected_mini_batches(config, min(_BATCHES, 2 * _BRANCHES // rollouts), rollouts)
+    batches = tuple(tuple(tuple(map(tuple, sizes)) for sizes in batch) for batch in expected)  # hashable
+    return _chosen_once(batches, (longest_trunk, cap), tokens=tokens, shards=shards, key_cost=key_cost)
 
 
 def chosen_shapes(
@@ -93,6 +95,9 @@ def chosen_shapes(
         chosen, least = (*chosen, *ranked[0]), works[ranked[0]]
         tried = [row for row in rows if row != chosen[-1].row]
     return chosen
+
+
+_chosen_once = lru_cache(chosen_shapes)  # a plan tries many settings, of which few change rows
 
 
 class _Search:

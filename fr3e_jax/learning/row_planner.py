@@ -46,22 +46,21 @@ class Row:
     def __post_init__(self):
         self.crosses, self.longest = self.shape.window > 1, self.shape.longest_branch
         self.limit, lanes = (self.shape.room, 1) if self.crosses else (self.shape.capacity, self.shape.lanes)
-        self.ends = [0] * lanes
+        self.ends, self.room = [0] * lanes, self.limit  # room: in the emptiest lane
 
     def add(self, trunk: int, branches: Sequence[RowBranch]) -> list[RowBranch]:
         """Add branches of a trunk, longest first, as long as they have room; return the others."""
         size = self.sizes[-1] if self.trunks[-1:] == [trunk] else 0
         before = self.filled - size
-        left = []
+        left, largest = [], self.shape.trunk_size - before
         for branch in branches:
-            fits = before + branch.fork <= self.shape.trunk_size and branch.length <= self.longest
-            room = self.limit - branch.length if fits else -1  # the last position at which the branch may begin
-            lane = next((n for n, end in enumerate(self.ends) if end <= room), None)
-            if lane is None:
+            if branch.fork > largest or branch.length > self.longest or branch.length > self.room:
                 left.append(branch)
                 continue
+            lane = next(n for n, end in enumerate(self.ends) if end + branch.length <= self.limit)
             self.branches.append((trunk, branch.index, lane * self.shape.capacity + self.ends[lane]))
             self.ends[lane] += branch.length
+            self.room = self.limit - min(self.ends)
             self.tokens += branch.length
             size = max(size, branch.fork)
         if self.trunks[-1:] == [trunk]:
@@ -74,7 +73,7 @@ class Row:
 
     def has_room(self, branches: Sequence[RowBranch]) -> bool:
         """Return whether a further trunk with some of these branches may fit."""
-        if self.shape.room - self.tokens < branches[-1].length:
+        if self.room < branches[-1].length:
             return False
         return self.filled + min([b.fork for b in branches]) <= self.shape.trunk_size
 
