@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,8 +56,13 @@ def default_config(overrides: Sequence[str] = ()) -> Config:
     return _merged(list(map(parse_override, overrides)), training=False)
 
 
+@cache
+def _defaults() -> DictConfig:
+    return OmegaConf.structured(Config)  # takes seven times as long as its copy
+
+
 def _merged(layers: Sequence[Layer], *, training: bool) -> Config:
-    merged, origins = OmegaConf.structured(Config), {}
+    merged, origins = copy.deepcopy(_defaults()), {}
     for layer in layers:
         for path, value in layer.values.items():
             _assign(merged, path, value, layer.source)
