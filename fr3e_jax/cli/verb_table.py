@@ -36,10 +36,6 @@ VERBS = {
         "verbs.metrics",
         "Explain the numbers of metrics.jsonl: unit, meaning, good direction (docs/users/metrics.md).",
     ),
-    "new": (
-        "verbs.new",
-        "Begin a recipe of your own: a file that includes another one and names what most runs change.",
-    ),
     "runs": ("verbs.runs", "List the runs below a folder: state, progress, budget, held-out score before and after."),
     "show": (
         "verbs.show",

@@ -42,7 +42,7 @@ def list_methods() -> str:
         recipes = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
         lines.append(f"  {f'experiments/{folder.name}':<{width}}  {recipes}")
     ending = (
-        f"in {configs}; fr3e train NAME trains with one, fr3e new my.yaml --from NAME begins one of your own, and "
+        f"in {configs}; fr3e train NAME trains with one, `include: NAME` begins a file of your own, and "
         "docs/users/methods.md says how they combine."
     )
     return "\n".join([*lines[1:], "", ending])

@@ -147,8 +147,6 @@ MISTAKES = [
     ("plan demo --topology v5z:8x8", "no chip v5z", "expected v4, v5e, v5p"),
     ("plan demo --topology h100", "'h100' cannot be read", "expected CHIP:SHAPE like v5e:8x8"),
     ("plan demo --mesh 8x8", "--topology", "`fr3e plan --help` shows the usage"),
-    ("new mine.yaml --from demo", "mine.yaml exists already", "choose another name"),
-    ("new my.yaml --from dmo", "no recipe dmo", "nearest: demo"),
     ("help explor", "explor is not a setting", "nearest: explore"),
     ("completion fish", "found fish", "expected bash or zsh"),
     ("methods --write nowhere/page.md", "nowhere/page.md", "name a page that exists"),

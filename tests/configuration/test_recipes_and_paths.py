@@ -1,4 +1,4 @@
-"""Recipes by name, recipes of one's own, and paths in them."""
+"""Recipes by name, and paths in them."""
 
 import subprocess
 import sys
@@ -33,49 +33,11 @@ def test_an_unknown_name_gets_the_nearest_one(tmp_path, monkeypatch):
         load_config("dem0")
 
 
-def test_every_listed_recipe_can_be_loaded(capsys):
+def test_every_recipe_is_listed(capsys):
     assert main(["methods"]) == 0
     listed = capsys.readouterr().out
     names = shipped_files.recipe_names()
-    assert len(names) > 60
-    for name in names:
-        assert f"\n  {name} " in listed
-        if not name.startswith("experiments/"):
-            load_config(name, training=False)
-
-
-def test_a_new_recipe_is_the_one_it_begins_from(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["new", "mine.yaml", "--from", "methods/treerl"]) == 0
-    assert "fr3e train mine.yaml" in capsys.readouterr().out
-    made, base = load_config("mine.yaml"), load_config("methods/treerl")
-    assert made.name == "mine"
-    made.name = base.name
-    assert made == base
-    text = (tmp_path / "mine.yaml").read_text().replace("# explore:\n", "explore:\n")
-    (tmp_path / "mine.yaml").write_text(text.replace("#   num_anchors: 2 ", "  num_anchors: 3 "))
-    assert load_config("mine.yaml").explore.num_anchors == 3
-    (tmp_path / "other.yaml").write_text("include: mine.yaml\nseed: 5\n")
-    assert main(["new", "third.yml", "--from", "other.yaml"]) == 0
-    assert load_config("third.yml").seed == 5
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["mine.yaml"], "exists already"),
-        (["mine.txt"], "is no YAML file"),
-        (["nowhere/mine.yaml"], "cannot write"),
-        (["new.yaml", "--from", "dem0"], "nearest: demo"),
-    ],
-)
-def test_mistakes_cost_a_line_and_write_nothing(tmp_path, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text("seed: 1\n")
-    assert main(["new", *arguments]) == 2
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
-    assert (tmp_path / "mine.yaml").read_text() == "seed: 1\n"
+    assert len(names) > 60 and all(f"\n  {name} " in listed for name in names)
 
 
 def test_paths_in_a_recipe_are_relative_to_it(tmp_path, monkeypatch):
