@@ -7,6 +7,7 @@ folder wins over an id, and an address in an object store is fetched. It lies be
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import re
@@ -14,13 +15,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fr3e_jax.model_folder import correction
 from fr3e_jax.shipped_files import existing
 from fr3e_jax.stores.copies import fetched_folder
 from fr3e_jax.stores.objects import is_remote
 
 SCHEME = "hf://datasets/"
 """Begins the address of a dataset's files: ``hf://datasets/openai/gsm8k/main/*.parquet``."""
-MODEL_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "merges.txt", "vocab.txt")
+MODEL_FILES = (
+    *("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "merges.txt", "vocab.txt"),
+    *("*.model", "*.tiktoken"),
+)
 """What is fetched of a model: configuration, tokenizer, chat template and weights."""
 _ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -48,10 +53,12 @@ def model_directory(name: str, setting: str = "model.path") -> Path:
         return directory
     if is_id(name):
         return _fetched("model", name, MODEL_FILES, setting)
+    meant = correction(name, setting)
     raise FileNotFoundError(
         f"{setting}={name} is no directory; expected a Hugging Face directory (config.json, safetensors, tokenizer), "
         "such as `fr3e sft` writes, an id of its hub (Qwen/Qwen2.5-0.5B), or nothing for "
         + ("random weights" if setting == "model.path" else "the model's own")
+        + f"; {meant}" * bool(meant)
     )
 
 
@@ -127,22 +134,34 @@ def _fetched(kind: str, name: str, patterns: Sequence[str], asker: str) -> Path:
         raise FileNotFoundError(f"{where}: the hub has no revision {revision} of it; leave out @{revision}") from None
     except RepositoryNotFoundError:
         raise FileNotFoundError(
-            f"{where} is no folder here, and the hub has no such {kind}, or not for you; check the spelling; if it is "
-            f"private, {login}"
+            f"{where} is no folder here, and the hub has no such {kind}, or not for you; check the spelling"
+            f"{_nearest(kind, repository)}; if it is private, {login}"
         ) from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         if cached := _cached(repository, download, kind):
             return cached
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise FileNotFoundError(
-            f"{where} is no folder here, the hub cannot be reached ({reason}) and its cache lacks it; where there is a "
-            f"network, run `{command}` (into the cache, HF_HOME) or `{command} --local-dir DIR` and name DIR"
+            f"{where} is no folder here, the hub cannot be reached ({reason}) and its cache lacks it"
+            f"{_nearest(kind, repository)}; where there is a network, run `{command}` (into the cache, HF_HOME) or "
+            f"`{command} --local-dir DIR` and name DIR"
         ) from None
     if kind == "model" and (missing := _missing(folder)):
         raise FileNotFoundError(
             f"{where}: the cache ({folder}) lacks {missing}, and the hub did not give it; run `{command}` again"
         )
     return folder
+
+
+def _nearest(kind: str, repository: str) -> str:
+    """The most similar id in the cache, for a message; "" without one."""
+    from huggingface_hub import constants
+
+    names = (
+        path.name.partition("--")[2].replace("--", "/", 1) for path in Path(constants.HF_HUB_CACHE).glob(f"{kind}s--*")
+    )
+    nearest = difflib.get_close_matches(repository, names, n=1, cutoff=0.7)
+    return f" (it has {nearest[0]})" if nearest else ""
 
 
 def _cached(repository: str, download: dict, kind: str) -> Path | None:

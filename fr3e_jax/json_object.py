@@ -1,6 +1,6 @@
 """The JSON object in a file of a model directory, or one line that names the file.
 
-It imports the standard library only, and lies beside the rooms: weights and tokenizers are read in different ones.
+It imports `fr3e_jax.model_folder` only, and lies beside the rooms: weights and tokenizers are read in different ones.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
+from fr3e_jax.model_folder import POINTER, is_pointer
 
 _SHOWN = 80  # characters of a value in a message
 
@@ -27,6 +29,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # not UTF-8, or not JSON
+        if is_pointer(path):
+            raise ValueError(f"{path} {POINTER}") from None
         raise ValueError(f"{path} is not JSON ({error}); copy it again") from error
     except RecursionError:
         raise ValueError(f"{path} is not JSON that can be read (it is nested too deeply); copy it again") from None

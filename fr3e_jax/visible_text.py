@@ -7,9 +7,11 @@ It imports the standard library only, and lies beside the rooms: the command loa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import IO, Any
 
 _ACTIVE = re.compile(
@@ -40,15 +42,26 @@ def _spelled(character: str) -> str:
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
-class VisibleStream:
-    """A text stream that writes ``visible`` text to ``raw``; everything else is done by ``raw``."""
+class OutputFailed(OSError):
+    """An output stream cannot be written: its disk is full, or its quota used up."""
+
+
+class OutputStream:
+    """A text stream whose failures to write are ``OutputFailed``; everything else is done by ``raw``.
+
+    A pipe whose reader has gone raises ``BrokenPipeError``, as ever.
+    """
 
     def __init__(self, raw: IO[str]) -> None:
         self.raw = raw
 
     def write(self, text: str) -> int:
-        self.raw.write(visible(text, getattr(self.raw, "encoding", None) or "utf-8"))
-        return len(text)
+        with _named_failures():
+            return self.raw.write(text)
+
+    def flush(self) -> None:
+        with _named_failures():
+            self.raw.flush()
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
@@ -58,6 +71,24 @@ class VisibleStream:
         return getattr(self.raw, name)
 
 
+class VisibleStream(OutputStream):
+    """A text stream that writes ``visible`` text to ``raw``."""
+
+    def write(self, text: str) -> int:
+        super().write(visible(text, getattr(self.raw, "encoding", None) or "utf-8"))
+        return len(text)
+
+
+@contextlib.contextmanager
+def _named_failures() -> Iterator[None]:
+    try:
+        yield
+    except (BrokenPipeError, OutputFailed):
+        raise
+    except OSError as error:
+        raise OutputFailed(error.errno, f"the output cannot be written: {error.strerror}") from error
+
+
 def show_control_characters() -> None:
     """Make standard output and error show control characters, for prints, warnings, logs and tracebacks alike."""
     os.environ["PYTHON_COLORS"] = "0"  # or Python 3.13 writes escape sequences into its tracebacks and help texts
@@ -65,10 +96,16 @@ def show_control_characters() -> None:
 
 
 def _guarded(stream: Any) -> Any:
-    # A process without a terminal may have no stream at all.
-    return stream if stream is None or isinstance(stream, VisibleStream) else VisibleStream(stream)
+    if stream is None:  # closed by the shell (>&-), or never there
+        stream = open(os.devnull, "w")
+    return stream if isinstance(stream, VisibleStream) else VisibleStream(stream)
+
+
+def discard_output() -> None:
+    """Let standard output go nowhere from now on, so that the flush at the exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def terminal(stream: Any) -> Any:
     """The stream below a ``VisibleStream``, for a writer that makes its own text visible; else ``stream``."""
-    return stream.raw if isinstance(stream, VisibleStream) else stream
+    return OutputStream(stream.raw) if isinstance(stream, VisibleStream) else stream

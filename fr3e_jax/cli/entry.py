@@ -6,8 +6,8 @@ has gone. SIGTERM and SIGHUP that come before or after the steps of a run end th
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -19,37 +19,49 @@ from fr3e_jax.configuration.recipe import unknown_setting
 from fr3e_jax.configuration.settings import sections, settings
 from fr3e_jax.runs.signals import ended_with_a_line
 from fr3e_jax.shipped_files import find_recipe
-from fr3e_jax.visible_text import show_control_characters
+from fr3e_jax.visible_text import OutputFailed, discard_output, show_control_characters
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code. A user's mistake is one line on stderr."""
     show_control_characters()
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] in (["-h"], ["--help"]) or arguments == ["help"]:
-        print(overview())
-        return 0
-    if arguments[:1] == ["--version"]:
-        print(f"fr3e_jax {__version__}")
-        return 0
     try:
-        if arguments[:1] == ["help"]:
-            print(help_on(arguments[1]))
-            return 0
-        if arguments[:1] == ["completion"]:
-            print(completion(arguments[1] if len(arguments) > 1 else ""))
-            return 0
-        with ended_with_a_line():  # jax and the rest are imported in it
-            return _run_verb(arguments)
+        exit_code = _answer(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return exit_code
     except ConfigError as error:
-        print(f"fr3e: error: {error}", file=sys.stderr)
+        _complain(f"error: {error}")
         return 2
     except BrokenPipeError:  # the reader of a pipe (head, less) has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit flushes, and must not raise again
+        discard_output()
         return 141  # 128 + SIGPIPE, as shells have it
+    except OutputFailed as error:
+        discard_output()
+        _complain(f"error: {error.strerror}; make room, or send it elsewhere")
+        return 1
     except KeyboardInterrupt:
-        print("fr3e: interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130  # 128 + SIGINT, as shells have it
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError):  # the exit code says it, too
+        print(f"fr3e: {text}", file=sys.stderr)
+
+
+def _answer(arguments: list[str]) -> int:
+    if arguments[:1] in (["-h"], ["--help"]) or arguments == ["help"]:
+        print(overview())
+    elif arguments[:1] == ["--version"]:
+        print(f"fr3e_jax {__version__}")
+    elif arguments[:1] == ["help"]:
+        print(help_on(arguments[1]))
+    elif arguments[:1] == ["completion"]:
+        print(completion(arguments[1] if len(arguments) > 1 else ""))
+    else:
+        with ended_with_a_line():  # jax and the rest are imported in it
+            return _run_verb(arguments)
+    return 0
 
 
 def _run_verb(arguments: list[str]) -> int:

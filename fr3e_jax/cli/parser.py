@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fr3e_jax.configuration import ConfigError, short_help
 from fr3e_jax.configuration.peer_names import our_names
@@ -47,6 +47,10 @@ class OneLineParser(argparse.ArgumentParser):
             else:
                 message += f" (settings have no dashes: section.field={value or 'value'})"
         raise ConfigError(f"{message}; `{self.prog} --help` shows the usage")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help text; argparse's own function hides a failure to do so."""
+        print(self.format_help(), end="", file=file)
 
 
 def help_width() -> int:

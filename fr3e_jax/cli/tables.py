@@ -22,6 +22,10 @@ class TableConsole(Console):
         width = None if sys.stdout.isatty() else FILE_WIDTH
         super().__init__(file=terminal(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
 
+    def on_broken_pipe(self) -> None:
+        """Leave the error to ``main`` of the command, which has an exit code for it."""
+        raise
+
     def render_str(self, text: str, **options: Any) -> Text:
         """The text as it is. Every string that `rich` prints or measures passes here."""
         options.update(markup=False, emoji=False)

@@ -141,8 +141,19 @@ class Processes:
 
 
 def own_processes() -> Processes:
-    """The processes that jax knows; starts jax's backend."""
-    return Processes(jax.process_index(), jax.process_count())
+    """The processes that jax knows; starts jax's backend.
+
+    Raises:
+      ConfigError: jax finds no device, as where ``JAX_PLATFORMS`` names a platform that is not here.
+    """
+    try:
+        return Processes(jax.process_index(), jax.process_count())
+    except (RuntimeError, AssertionError) as error:  # jax asserts that it has a device
+        reason = str(error).partition(" (set JAX_")[0].rstrip(".") or "there is no such device, or jax lacks its plugin"
+        raise ConfigError(
+            f"JAX_PLATFORMS={jax.config.jax_platforms or ''}: jax finds no device: {reason}; set it to a platform of "
+            "this machine, such as JAX_PLATFORMS=cpu, or leave it unset"
+        ) from error
 
 
 def _gathered(message: bytes) -> list[bytes]:

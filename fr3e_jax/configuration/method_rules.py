@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fr3e_jax.configuration.contradictions import Rules, faulty_name
 from fr3e_jax.configuration.options import changed
-from fr3e_jax.configuration.schema import KlConfig
+from fr3e_jax.configuration.schema import Config, KlConfig
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
 
 
@@ -37,6 +37,15 @@ def _closed_window(shaping: ShapingConfig, most: int) -> str:
 
 def _changes_rewards(kl: KlConfig) -> bool:
     return kl.coefficient > 0 and kl.place == "reward"
+
+
+def _below_zero(config: Config) -> str:
+    """A setting that makes some rewards negative, or ""."""
+    if _changes_rewards(config.kl):
+        return "kl.place=reward"
+    if config.advantage.overlong_margin:
+        return f"advantage.overlong_margin={config.advantage.overlong_margin}"
+    return "advantage.reward_range=minus_one_one" if config.advantage.reward_range == "minus_one_one" else ""
 
 
 def _covariance_step(steps: list[str]) -> str:
@@ -91,6 +100,11 @@ TRAINING_RULES: Rules = {
         lambda c: _changes_rewards(c.kl) and c.advantage.base_estimator == "pass_at_k",
         "{kl.place} changes rewards by a divergence, but {advantage.base_estimator} only asks which responses are "
         "right; set kl.place=loss",
+    ),
+    "maxrl_divides_by_a_success_rate": (
+        lambda c: c.advantage.base_estimator == "maxrl" and _below_zero(c),
+        "{advantage.base_estimator} divides by the mean reward of a group, so rewards must lie in [0, 1], and {} makes "
+        "some of them negative; leave that out, or set advantage.base_estimator=mean",
     ),
     "a_critic_replaces_exploration": (
         lambda c: c.advantage.base_estimator == "gae" and c.explore.enabled,

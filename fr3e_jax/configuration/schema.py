@@ -235,10 +235,10 @@ class NestedConfig:
 class AdvantageConfig:
     """From rewards to advantages: baselines per group, and FR3E's adaptive modulation."""
 
-    base_estimator: Literal["grpo", "rloo", "mean", "gae", "pass_at_k", "reward"] = option(
+    base_estimator: Literal["grpo", "rloo", "mean", "maxrl", "gae", "pass_at_k", "reward"] = option(
         "grpo",
-        "advantages of base rollouts: z-score (GRPO), leave-one-out (RLOO), minus the mean, from a critic (gae: PPO), "
-        "those that maximise pass@k, or the reward itself",
+        "advantages of base rollouts: z-score (GRPO), leave-one-out (RLOO), minus the mean, the same over the mean "
+        "(MaxRL), from a critic (gae: PPO), those that maximise pass@k, or the reward itself",
     )
     state_estimator: Literal["grpo", "rloo", "mean", "tree", "nested"] = option(
         "mean",

@@ -18,6 +18,7 @@ from fr3e_jax.data.character_tokenizer import CharacterTokenizer, holds_characte
 from fr3e_jax.data.templates import PLAIN_CHAT, QUESTION, ChatOptions
 from fr3e_jax.hub import model_directory
 from fr3e_jax.json_object import read_json_object
+from fr3e_jax.model_folder import POINTER, is_pointer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -28,7 +29,7 @@ MARK = re.compile(  # in the source of a chat template: <|user|>, <｜User｜>, 
     r"<\|[^<>|\s{}]+\|>|<｜[^<>{}]+?｜>|\[/?[A-Z][A-Z_]+\]|<</?[A-Z]+>>|</?[a-z]+(?:_[a-z]+)+>|</?s>"
 )
 FALLBACK_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-FILES = (  # of a tokenizer directory
+FILES = (  # of a tokenizer directory, that are read
     "tokenizer.json",
     "tokenizer_config.json",
     "vocab.json",
@@ -37,6 +38,10 @@ FILES = (  # of a tokenizer directory
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+)
+_COPIED = (  # patterns of what other programs read: llama.cpp and vLLM take tokenizer.model or tekken.json
+    *("tokenizer*", "vocab*", "*.model", "*.model.v*", "*.tiktoken", "*.spm", "tekken.json", "unigram.json"),
+    *("chat_template*", "additional_chat_templates/*.jinja", "chat_templates/*.jinja"),
 )
 
 
@@ -47,6 +52,7 @@ class TextCodec:
       tokenizer: the Hugging Face tokenizer, or the embedded one.
       stop_ids: ids that end a response, the tokenizer's end-of-text token first.
       pad_id: filler for unused positions; the first stop id if the tokenizer has no padding token.
+      rows: ids are below it in every text that is encoded.
       source: the directory it was loaded from; None for the embedded tokenizer.
       chat: the system message, options and date of the chat template.
     """
@@ -63,6 +69,7 @@ class TextCodec:
         self.tokenizer, self.source, self.chat = tokenizer, source, chat
         self.stop_ids = tuple(dict.fromkeys((tokenizer.eos_token_id, *extra_stop_ids)))
         self.pad_id = self.stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self.rows = len(self)
         self._characters = _characters(tokenizer)
         # Llama's and Gemma's tokenizers put a token before every text, without which their models were never trained.
         bare = isinstance(tokenizer, CharacterTokenizer) or tokenizer.bos_token_id is None
@@ -96,9 +103,12 @@ class TextCodec:
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         if self.source is not None:
-            for name in FILES:
-                if (self.source / name).is_file():
-                    shutil.copyfile(self.source / name, directory / name)
+            for path in sorted(
+                {path for name in (*FILES, *_COPIED) for path in self.source.glob(name) if path.is_file()}
+            ):
+                copy = directory / path.relative_to(self.source)
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, copy)
             return
         self.tokenizer.save_pretrained(directory)
         path = directory / "tokenizer_config.json"
@@ -159,11 +169,50 @@ class TextCodec:
         )
 
     def __len__(self) -> int:
-        """The number of tokens; ids are below it."""
-        return len(self.tokenizer)
+        """The number of ids: the highest and one."""
+        return max(len(self.tokenizer), 1 + max(self.tokenizer.get_vocab().values()))
+
+    def fit(self, rows: int) -> None:
+        """Keep to the ids of an embedding of ``rows`` rows, of which the tokenizer may have more tokens.
+
+        So it is with Gemma 3 of 1B, whose tokenizer is that of the networks with images, and where a padding token was
+        added to a tokenizer alone.
+
+        Raises:
+          ValueError: a stop token is beyond the rows, or one that ordinary text has: none but added marks may be.
+        """
+        added = getattr(self.tokenizer, "added_tokens_decoder", {})
+        marks = {i for i, token in added.items() if token.special or not token.content.strip().isalnum()}
+        if any(i >= rows and i not in marks for i in self.tokenizer.get_vocab().values()):
+            raise ValueError(
+                f"the tokenizer has {len(self)} tokens, the model's embedding {rows}; "
+                "set model.tokenizer to the model's own tokenizer"
+            )
+        if late := [stop for stop in self.stop_ids if stop >= rows]:
+            raise ValueError(
+                f"the stop token {late[0]} {self.decode(late[:1], special_tokens=True)!r} is beyond the model's "
+                f"embedding of {rows} rows; correct eos_token_id in {GENERATION_CONFIG}, or eos_token in "
+                f"tokenizer_config.json, of {self.source or 'the model'}, or set model.tokenizer to the model's own"
+            )
+        self.rows = rows
+        if self.pad_id >= rows:
+            self.pad_id = self.stop_ids[0]
+
+    def _check_rows(self, ids: list[int]) -> list[int]:
+        """``ids`` as they are; raises ValueError for one that the model's embedding lacks."""
+        if late := [token for token in ids if token >= self.rows]:
+            raise ValueError(
+                f"the text has the token {self.decode(late[:1], special_tokens=True)!r} (id {late[0]}), and the "
+                f"model's embedding has {self.rows} rows; change the text, or set model.path to a model with that token"
+            )
+        return ids
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text`` alone. Raises ValueError at a character that the vocabulary cannot spell."""
+        """Token ids of ``text`` alone.
+
+        Raises:
+          ValueError: the vocabulary cannot spell a character, or the model's embedding lacks a token.
+        """
         self.check_characters(text)
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         # The wrapper's unk_token will not do: byte-level tokenizers declare one that their model never emits.
@@ -173,7 +222,7 @@ class TextCodec:
             for token, (start, _) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
                 if token == unknown_id:
                     raise _unknown(text, start, f"it would become {unknown}")
-        return encoded["input_ids"]
+        return self._check_rows(encoded["input_ids"])
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a prompt: `encode`, after the token that the tokenizer opens every text with, if it has one.
@@ -181,7 +230,7 @@ class TextCodec:
         A chat template that writes this token itself adds no second one.
         """
         ids = self.encode(text)
-        return ids if ids[: len(self._opening)] == self._opening else self._opening + ids
+        return ids if ids[: len(self._opening)] == self._opening else self._check_rows(self._opening) + ids
 
     def check_characters(self, text: str) -> None:
         """Raise ValueError at a character that no token spells, without encoding: half of a surrogate pair, or one
@@ -197,7 +246,7 @@ class TextCodec:
                 raise _unknown(text, error.start, "half of a surrogate pair is no character") from None
 
     def encode_foreign(self, text: str, *, marks: bool = False) -> list[int]:
-        """Token ids of text from elsewhere, without special tokens and characters that the vocabulary cannot spell.
+        """Token ids of text from elsewhere, without special tokens and what vocabulary or embedding cannot spell.
 
         So no output of a tool can end a response or open another turn of a conversation. The marks that the chat
         template writes are left out, too, unless ``marks``: that is for texts of the settings.
@@ -211,7 +260,7 @@ class TextCodec:
             while self._spelled_marks is not None and (shorter := self._spelled_marks.sub("", text)) != text:
                 text = shorter  # in which another mark may have come together
         ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
-        return [token for token in ids if token not in special]
+        return [token for token in ids if token not in special and token < self.rows]
 
     @functools.cached_property
     def _template_text(self) -> str:
@@ -317,6 +366,8 @@ def _read(path: Path) -> PreTrainedTokenizerFast | CharacterTokenizer:
         loaded = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         return cast("PreTrainedTokenizerFast", loaded)
     except Exception as error:  # the Rust library raises plain exceptions
+        if pointers := [name for name in FILES if (path / name).is_file() and is_pointer(path / name)]:
+            raise ValueError(f"{path / pointers[0]} {POINTER}") from None
         reason = " ".join(str(error).split())  # some messages of transformers have several lines
         raise ValueError(
             f"the tokenizer in {path} cannot be read ({type(error).__name__}: {reason}); copy its files again, or set "

@@ -2,7 +2,8 @@
 
 A success of a prompt that is seldom solved is worth much. Only its token ids are kept: one prefill under the current
 weights rebuilds the cache of its prefix. Several rollouts continue each depth, and only these continuations train.
-(Go-Explore, Ecoffet et al. 2021, returns to archived states.) There are two rules for the depths:
+(Go-Explore, Ecoffet et al. 2021, returns to archived states; Prefix Sampling, arXiv:2605.05112, and PrefixRL,
+arXiv:2601.18795, continue own successes.) There are two rules for the depths:
 
 - target: a few depths around that from which half of the rollouts succeed. Each visit moves it; as the policy
   improves, it moves back to the prompt. (AdaBack, Amani et al. 2025, arXiv:2506.18110, reveals an adaptive prefix of a

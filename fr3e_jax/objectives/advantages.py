@@ -79,6 +79,20 @@ def rloo_advantages(
 
 
 @checked_shapes
+def maxrl_advantages(
+    rewards: Shaped[AnyArray, "*batch M"], mask: Shaped[AnyArray, "*batch M"]
+) -> Float[jax.Array, "*batch M"]:
+    """A_m = (r_m − mean(r)) / mean(r), for rewards of [0, 1]; 0 where all are 0.
+
+    With rewards 0 and 1 and n rollouts, the mean of A_m ∇log π estimates Σ_{k<n} ∇pass@k / k without bias, the first
+    n − 1 terms of the gradient of log pass@1. So a success counts the more, the rarer it is. (Tajwar et al. 2026,
+    MaxRL, arXiv:2602.02710: its estimator with the control variate.)
+    """
+    mean = masked_mean(jnp.asarray(rewards, jnp.float32), mask, axis=-1, keepdims=True)
+    return jnp.where(mean > 0, mean_advantages(rewards, mask) / jnp.where(mean > 0, mean, 1.0), 0.0)
+
+
+@checked_shapes
 def group_advantages(
     rewards: Shaped[AnyArray, "*batch M"],
     mask: Shaped[AnyArray, "*batch M"],
@@ -90,9 +104,9 @@ def group_advantages(
 ) -> Float[jax.Array, "*batch M"]:
     """The advantage named by ``estimator``.
 
-    ``mean``, ``grpo`` (the only reader of ``unbiased_std``), ``rloo``; ``reward``: the reward itself, without baseline
-    (REINFORCE); ``pass_at_k`` (`pass_at_k_advantages` of subsets of ``k``). The last one reads the verdicts ``right``
-    and no reward: a graded reward, or one less a penalty, does not tell what is right.
+    ``mean``, ``grpo`` (the only reader of ``unbiased_std``), ``rloo``, ``maxrl``; ``reward``: the reward itself, with
+    no baseline (REINFORCE); ``pass_at_k`` (`pass_at_k_advantages` of subsets of ``k``). The last one reads the verdicts
+    ``right`` and no reward: a graded reward, or one less a penalty, does not tell what is right.
     """
     if estimator == "mean":
         return mean_advantages(rewards, mask)
@@ -100,13 +114,15 @@ def group_advantages(
         return grpo_advantages(rewards, mask, unbiased_std=unbiased_std)
     if estimator == "rloo":
         return rloo_advantages(rewards, mask)
+    if estimator == "maxrl":
+        return maxrl_advantages(rewards, mask)
     if estimator == "pass_at_k":
         if right is None:
             raise ValueError("estimator 'pass_at_k' asks which responses are right: pass right=, got None")
         return pass_at_k_advantages(right, mask, k=k)
     if estimator == "reward":
         return jnp.where(jnp.asarray(mask, bool), jnp.asarray(rewards, jnp.float32), 0.0)
-    raise ValueError(f"unknown advantage estimator {estimator!r}; expected grpo, rloo, mean, pass_at_k, reward")
+    raise ValueError(f"unknown advantage estimator {estimator!r}; expected grpo, rloo, mean, maxrl, pass_at_k, reward")
 
 
 def whitening(tokens: np.ndarray) -> tuple[float, float]:

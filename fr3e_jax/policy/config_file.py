@@ -7,6 +7,7 @@ from typing import Any
 
 from fr3e_jax import json_object
 from fr3e_jax.json_object import shown
+from fr3e_jax.model_folder import description
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
 from fr3e_jax.policy.families import FAMILIES
 from fr3e_jax.policy.families.family import Family
@@ -267,7 +268,10 @@ def read_architecture(directory: str | Path) -> Architecture:
     """
     path = Path(directory) / "config.json"
     if not path.is_file():
-        raise UnsupportedModel(f"{path} not found: model.path must name a Hugging Face directory with a config.json")
+        raise UnsupportedModel(
+            f"{path} not found: model.path must name a Hugging Face directory with a config.json; "
+            + description(path.parent)
+        )
     config = read_json_object(path)
     try:
         return from_hf_config(config)

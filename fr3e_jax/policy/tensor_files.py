@@ -13,6 +13,7 @@ import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy before safetensor
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from fr3e_jax.model_folder import POINTER, description, is_pointer
 from fr3e_jax.policy.architecture import UnsupportedModel
 from fr3e_jax.policy.config_file import read_json_object
 
@@ -68,7 +69,7 @@ class TensorFiles:
         if not shards:
             raise UnsupportedModel(
                 f"no {SINGLE}, {INDEX} or model-00001-of-0000N.safetensors in {self.directory}: "
-                "weights in other formats or under other names are not read"
+                f"weights in other formats or under other names are not read; {description(self.directory)}"
             )
         counts = {match[2] for match in shards}
         if len(counts) > 1:
@@ -92,6 +93,8 @@ class TensorFiles:
                 kinds = {name: (tuple(tensor.get_shape()), tensor.get_dtype()) for name, tensor in slices.items()}
         except (SafetensorError, OSError) as error:
             where = self.directory / file
+            if where.is_file() and is_pointer(where):
+                raise UnsupportedModel(f"{where} {POINTER}") from error
             raise UnsupportedModel(f"{where} is not a complete safetensors file ({error}); copy it again") from error
         if twice := sorted(self._kinds.keys() & kinds.keys()):
             raise UnsupportedModel(f"{twice[0]} is both in {self._files[twice[0]]} and in {file}; expected it once")

@@ -106,7 +106,7 @@ class Toolbox:
         seed: int,
     ):
         self.tool, self.form, self.codec, self.processes, self.seed = tool, form, codec, processes, seed
-        spelled = codec.token_bytes()
+        spelled = codec.token_bytes()[:vocabulary]
         self._token_bytes = spelled + [b""] * (vocabulary - len(spelled))
         self.calls = call_table(tool.begin, tool.end, self._token_bytes, codec.stop_ids)
         self.table = programs.on_all_devices(self.calls.next)

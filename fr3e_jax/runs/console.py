@@ -23,7 +23,7 @@ from rich.text import Text
 from fr3e_jax.runs.notebook_cell import NotebookCell, in_notebook
 from fr3e_jax.runs.phase import Phase
 from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.visible_text import VisibleStream, show_control_characters, terminal, visible
+from fr3e_jax.visible_text import VisibleStream, discard_output, show_control_characters, terminal, visible
 
 SHOWN = (
     ("reward", "reward/mean", "{:.3f}"),
@@ -243,9 +243,13 @@ class Console:
                 self._live.console.print(Text(visible(text)), soft_wrap=True)
             else:
                 print(text, file=self._shown, flush=True)
-        except BrokenPipeError:
-            # The reader of a pipe (head, less) has gone: the display ends, the training does not.
+        except OSError as error:
+            # The reader of a pipe (head, less) has gone, or the disk is full: the display ends, the training does not.
             self._mode = "none"
+            if self._stream is sys.stdout:
+                discard_output()
+            if not isinstance(error, BrokenPipeError):
+                say(f"fr3e: {error.strerror}; the run goes on without its display", "plain", sys.stderr)
 
     def _progress(self) -> str:
         return f"{self._step}/{self._max_steps}" if self._max_steps else f"{self._step}"

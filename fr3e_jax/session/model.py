@@ -48,12 +48,12 @@ def configured_architecture(config: Config, vocab_size: int) -> Architecture:
 
     Args:
       config: the settings.
-      vocab_size: number of tokens of the tokenizer.
+      vocab_size: number of tokens of the tokenizer, which sizes in ``model`` leave open.
 
     Raises:
       FileNotFoundError: ``model.path`` is no directory.
-      UnsupportedModel: the embedding has fewer rows than the tokenizer has tokens, the longest sequence needs more
-        positions than the network has, or the directory holds another network than ``model.architecture`` names.
+      UnsupportedModel: the longest sequence needs more positions than the network has, or the directory holds another
+        network than ``model.architecture`` names.
     """
     model = config.model
     named = model.architecture != "custom"
@@ -65,12 +65,6 @@ def configured_architecture(config: Config, vocab_size: int) -> Architecture:
             _check_same_network(architecture, model)
     else:
         architecture = PUBLISHED[model.architecture]
-    if vocab_size > architecture.vocab_size:
-        raise UnsupportedModel(
-            f"the tokenizer has {vocab_size} tokens, the model's embedding {architecture.vocab_size} "
-            f"({model.path or model.architecture}); "
-            "set model.tokenizer to the model's own tokenizer"
-        )
     if model.max_position_embeddings:
         architecture = dataclasses.replace(architecture, max_position_embeddings=model.max_position_embeddings)
     needed = config.data.max_prompt_tokens + config.rollout.max_response_tokens

@@ -15,6 +15,7 @@ from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.hub import model_directory, pinned
 from fr3e_jax.learning.declared_rows import declared_rows
 from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import batch_shards
 from fr3e_jax.programs.shapes import Shapes
@@ -131,6 +132,8 @@ def open_texts(config: Config) -> Texts:
         model = config.model
         model.path, model.tokenizer = pinned(model.path), pinned(model.tokenizer, "model.tokenizer")
         path = str(model_directory(model.path)) if model.path else ""
+        if path:
+            read_architecture(path)  # raises for a folder that is no model, whose tokenizer would be missed first
         codec = TextCodec.load(model.tokenizer or path, model=path, chat=chat_options(config.data))
         template = load_template(config.data.template)
         check_template(template, codec)
@@ -153,6 +156,9 @@ def open_sampler(
     codec = texts.codec
     with as_config_error():
         model, programs = open_model(config, len(codec), keeps_routes=keeps_routes)
+        codec.fit(model.architecture.vocab_size)
+        if codec.rows < len(codec):
+            texts.prompt_ids("1")  # a mark of the template that the embedding lacks fails here, not at every prompt
         toolbox = None
         tool = load_tool(config.tools) if make is None else environment_tool(make, config.environment)
         if tool is not None:

@@ -75,6 +75,7 @@ def export_run(
     """
     import jax
 
+    from fr3e_jax.cluster.processes import own_processes
     from fr3e_jax.data.tokenizer import TextCodec
     from fr3e_jax.policy.adapter_files import save_adapters
     from fr3e_jax.policy.network import build_network
@@ -84,11 +85,13 @@ def export_run(
     from fr3e_jax.session.run_weights import read_run_params
     from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory, write_model
 
+    own_processes()  # refuses a machine without the devices that are asked for
     model = config.model
     with as_config_error():
         check_replaceable(directory)
         codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
         architecture = configured_architecture(config, len(codec))
+        codec.fit(architecture.vocab_size)
         devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number works
         policy = model_on(make_mesh(devices=devices), config, architecture)
         if adapter:

@@ -206,6 +206,23 @@ def test_help_and_checks_do_not_import_jax(recipe):
     assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL).returncode == 0
 
 
+@pytest.mark.parametrize("arguments", ["--help", "help loss", "train --help", "methods", "train RECIPE --print-config"])
+def test_output_that_cannot_be_written_is_one_line(recipe, monkeypatch, capsys, arguments):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main([recipe if argument == "RECIPE" else argument for argument in arguments.split()]) == 1
+        assert capsys.readouterr().err == (
+            "fr3e: error: the output cannot be written: No space left on device; make room, or send it elsewhere\n"
+        )
+
+
+def test_a_checkout_without_packages_says_what_to_install():
+    command = [sys.executable, "-S", "-m", "fr3e_jax", "train", "demo"]
+    tried = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, env={})
+    assert tried.returncode == 1 and tried.stderr.count("\n") == 1
+    assert tried.stderr.startswith("fr3e: error: the package omegaconf is missing; install what fr3e_jax needs: `pip ")
+
+
 def test_package_runs_as_a_module():
     command = [sys.executable, "-m", "fr3e_jax", "trian"]
     ended = subprocess.run(command, capture_output=True, text=True)

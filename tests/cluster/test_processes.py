@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from process_threads import together
 
 from fr3e_jax.cluster import processes as module
-from fr3e_jax.cluster.processes import Divergence, Processes
+from fr3e_jax.cluster.processes import Divergence, Processes, own_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import make_mesh
@@ -22,6 +22,22 @@ def test_a_process_on_its_own_sends_nothing():
     assert alone.first and alone.is_mine(3) and alone.asked_to_stop([], 1) == ""
     assert alone.exchange("anywhere", {"mine": 1}, decided=object()) == [{"mine": 1}]
     assert alone.on_first(lambda: "result") == "result"
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (AssertionError(), "there is no such device, or jax lacks its plugin"),
+        (RuntimeError("no 'gpux'. (set JAX_PLATFORMS='' to choose)"), "no 'gpux'"),
+    ],
+)
+def test_a_platform_that_is_not_here_is_named(monkeypatch, failure, reason):
+    def start():
+        raise failure
+
+    monkeypatch.setattr(jax, "process_index", start)
+    with pytest.raises(ConfigError, match=rf"JAX_PLATFORMS=\w*: jax finds no device: {reason}; set it to a platform"):
+        own_processes()
 
 
 def test_equal_decisions_pass_and_own_content_is_gathered():

@@ -156,6 +156,10 @@ CASES = {
         "kl.place=reward kl.coefficient=0.01 advantage.base_estimator=pass_at_k explore.enabled=false",
         "kl.place=loss",
     ),
+    "maxrl_divides_by_a_success_rate": (
+        "advantage.base_estimator=maxrl advantage.reward_range=minus_one_one explore.enabled=false",
+        "advantage.base_estimator=mean",
+    ),
     "a_critic_replaces_exploration": ("advantage.base_estimator=gae", "explore.enabled=false"),
     "critic_settings_are_read": (
         "critic.lam=0.95",

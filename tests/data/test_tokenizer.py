@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from fr3e_jax.data.character_tokenizer import CHARACTERS, CharacterTokenizer, character_tokenizer
 from fr3e_jax.data.tokenizer import TextCodec
+from tests.data.test_foreign_text import codec as layout
 
 TEXT = "3+4*2 - 5>\n(6/.5)=12%" + CHARACTERS
 
@@ -354,3 +355,61 @@ def test_absurd_number_of_layers_beside_a_tokenizer_is_refused_at_once(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "qwen2", "num_hidden_layers": 1000000000}')
     with pytest.raises(ValueError, match="config.json: num_hidden_layers=1000000000 is beyond 10000"):
         TextCodec.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("special", "ordinary", "rows", "named", "pad_id"),
+    [
+        (["<image_soft_token>"], [], 257, {}, 256),  # Gemma 3
+        (["<a>", "<b>", "<c>"], [], 257, {}, 256),
+        (["[PAD]"], [], 257, {"pad_token": "[PAD]"}, 256),  # a padding token that was added to the tokenizer alone
+        ([], ["<think>"], 257, {}, 256),
+        (["<a>"], [], 300, {}, 256),
+    ],
+)
+def test_added_tokens_beyond_the_embedding_are_errors_in_texts_and_dropped_from_foreign_ones(
+    special, ordinary, rows, named, pad_id
+):
+    codec = layout(special, ordinary, **named)
+    codec.fit(rows)
+    assert codec.pad_id == pad_id and codec.encode("a b") == codec.encode_prompt("a b")
+    mark = (special + ordinary)[-1]
+    if rows < len(codec):
+        with pytest.raises(ValueError, match=rf"the token '.*' \(id {len(codec) - 1}\), and .* has {rows} rows"):
+            codec.encode_prompt(f"a{mark}b")
+    assert codec.decode(codec.encode_foreign(f"a{mark}b")) == "ab"
+
+
+@pytest.mark.parametrize(
+    ("rows", "ordinary", "expected"),
+    [
+        (256, [], "the stop token 256 '<eos>' is beyond the model's embedding of 256 rows; correct eos_token_id in"),
+        (257, ["word"], "the tokenizer has 258 tokens, the model's embedding 257; set model.tokenizer to"),
+        (100, [], "the tokenizer has 257 tokens, the model's embedding 100"),
+    ],
+)
+def test_an_embedding_without_a_row_for_words_or_a_stop_token_is_refused(rows, ordinary, expected):
+    with pytest.raises(ValueError) as refused:
+        layout([], ordinary).fit(rows)
+    assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["tokenizer.model", "special_tokens_map.json", "added_tokens.json"],
+        ["vocab.json", "merges.txt", "qwen.tiktoken"],
+        ["tekken.json", "tokenizer.model.v3"],
+        ["spiece.model", "sentencepiece.bpe.model", "source.spm", "vocab.txt"],
+        ["chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"],
+    ],
+)
+def test_every_file_of_a_tokenizer_is_copied_and_no_other(tmp_path, files):
+    for name in (*files, "model.safetensors", "README.md", "config.json"):
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / name).write_text(name)
+    codec = TextCodec.load()
+    codec.source = tmp_path / "source"
+    codec.save(tmp_path / "copy")
+    copies = {path.relative_to(tmp_path / "copy").as_posix(): path for path in (tmp_path / "copy").rglob("*.*")}
+    assert copies.keys() == {*files} and all(path.read_text() == name for name, path in copies.items())

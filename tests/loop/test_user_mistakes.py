@@ -55,8 +55,10 @@ def test_a_model_path_that_does_not_exist(mistake, tmp_path, verb):
 
 
 def test_a_model_directory_without_tokenizer_or_config(mistake, model):
+    config = (model / "config.json").read_text()
     (model / "config.json").unlink()
     assert "config.json not found: model.path must name" in mistake("train", f"model.path={model}")
+    (model / "config.json").write_text(config)
     for path in model.glob("tokenizer*"):
         path.unlink()
     assert "has no tokenizer.json" in mistake("train", f"model.path={model}")

@@ -15,6 +15,7 @@ from fr3e_jax.objectives.advantages import (
     graded_values,
     group_advantages,
     grpo_advantages,
+    maxrl_advantages,
     mean_advantages,
     ranged_rewards,
     rloo_advantages,
@@ -27,6 +28,25 @@ ESTIMATORS = ["grpo", "rloo", "mean"]
 # The six rewards of the reference vectors: one group of four, one of two.
 REWARDS = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, np.nan, np.nan]])
 MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+
+
+class TestMaxRL:
+    @pytest.mark.parametrize("n", [2, 3, 8])
+    @pytest.mark.parametrize("p", [0.01, 0.3, 0.9])
+    def test_its_expected_gradient_is_that_of_the_log_likelihood_to_its_order(self, n, p):
+        """All outcomes of n rollouts that succeed with probability p, each with its probability; ∇ is d/dp."""
+        rewards = np.array(list(itertools.product([0.0, 1.0], repeat=n)))
+        probability = np.prod(np.where(rewards == 1, p, 1 - p), axis=1)
+        scores = np.where(rewards == 1, 1 / p, -1 / (1 - p))
+        estimates = np.mean(maxrl_advantages(rewards, np.ones_like(rewards)) * scores, axis=1)
+        expected = sum((1 - p) ** (k - 1) for k in range(1, n))  # ∇pass@k / k
+        np.testing.assert_allclose(probability @ estimates, expected, rtol=1e-5)
+
+    def test_edges(self):
+        rewards = np.array([[0.0, 0, 0], [1, 1, 1], [1, 0, np.nan], [0.5, 0.1, np.nan], [1, np.nan, np.nan]])
+        ours = maxrl_advantages(rewards, np.isfinite(rewards))
+        expected = [[0, 0, 0], [0, 0, 0], [1, -1, 0], [2 / 3, -2 / 3, 0], [0, 0, 0]]
+        np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
 
 class TestGroupAdvantages:

@@ -113,6 +113,7 @@ def test_group_estimators(seed, fill):
     close(estimate("grpo", unbiased_std=True), by_group(case, lambda r: z_scores(r, True)))
     close(estimate("rloo"), by_group(case, left_out))
     close(estimate("mean"), by_group(case, lambda r: [x - sum(r) / len(r) for x in r]))
+    close(estimate("maxrl"), by_group(case, lambda r: [x * len(r) / sum(r) - 1 if sum(r) > 0 else 0.0 for x in r]))
     close(estimate("pass_at_k", k=3, right=case.rewards == 1), by_group(case, of_subsets))
     for name in ("grpo", "rloo", "mean"):
         close(np.asarray(estimate(name)).sum(axis=1), np.zeros(G))

@@ -82,6 +82,7 @@ CALLS = {
     "masked_std": ((floats(T), bits(T)), {}),
     "masked_sum": ((floats(T), bits(T)), {}),
     "matching_tokens": ((floats(T), floats(T), bits(T)), dict(low=0.5, high=2.0)),
+    "maxrl_advantages": ((floats(M), bits(M)), {}),
     "mean_advantages": ((floats(M), bits(M)), {}),
     "nested_advantages": ((floats(J, M), bits(J, M), floats(), floats()), dict(weights=(1, 1, 2))),
     "normalised_entropy": ((LOGITS,), {}),

@@ -178,19 +178,22 @@ def test_none_prints_nothing(tmp_path):
     assert stream.getvalue() == ""
 
 
-def test_a_closed_pipe_ends_the_display_and_not_the_run():
+@pytest.mark.parametrize(
+    ("failure", "said"), [(BrokenPipeError(), ""), (OSError(28, "No space left on device"), "No space left on device;")]
+)
+def test_a_closed_pipe_or_full_disk_ends_the_display_and_not_the_run(capsys, failure, said):
     class ClosedPipe(io.StringIO):
         tried = 0
 
         def write(self, text: str) -> int:
             self.tried += 1
-            raise BrokenPipeError
+            raise failure
 
     pipe = ClosedPipe()
     with Console("plain", stream=pipe) as console:
         console.step(1, METRICS)
         console.note("still training")
-    assert pipe.tried, "nothing was written, so nothing was caught"
+    assert pipe.tried == 1 and said in capsys.readouterr().err
 
 
 def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):

@@ -55,8 +55,3 @@ def test_a_context_shorter_than_the_longest_sequence_is_refused_unless_it_is_wid
     with pytest.raises(UnsupportedModel, match="qwen2.5-math-7b has 4096 positions .* needs 4097 .*=4097$"):
         configured(*longest)
     assert configured(*longest, "model.max_position_embeddings=5000").max_position_embeddings == 5000
-
-
-def test_a_tokenizer_larger_than_the_embedding_is_refused():
-    with pytest.raises(UnsupportedModel, match="200000 tokens, the model's embedding 151936 .qwen2.5-0.5b."):
-        configured("model.architecture=qwen2.5-0.5b", vocab_size=200_000)

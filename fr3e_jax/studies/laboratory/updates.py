@@ -15,6 +15,7 @@ import numpy as np
 from fr3e_jax.cli.arguments import on_this_machine, positive, steps
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import run_to_read, saved_config
+from fr3e_jax.cluster.processes import own_processes
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
@@ -68,6 +69,7 @@ def token_updates(config: Config, run_dir: Path, steps: Sequence[int], responses
     Raises:
       ConfigError: there are no two such checkpoints, or no rollouts are stored between them.
     """
+    own_processes()  # refuses a machine without the devices that are asked for
     run = StoredRun.open(run_dir)
     earlier, later = _two(run, steps)
     chosen = _responses(run, earlier, later, responses, config.seed)
