@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: COMPILING.index(rooms[item]) if rooms[item] in COMPILING else len(COMPILING))
 
 
-MOST_MAPPINGS = 25_000
+MOST_MAPPINGS = 40_000
 """Memory mappings of a test process. A program on CPU takes about 15, and Linux aborts a process at 65,530."""
 
 

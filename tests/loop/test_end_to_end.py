@@ -165,6 +165,7 @@ def settings(checkpoint: Path, data_root: Path, run: Path) -> list[str]:
         "runtime.tensorboard=false",
         "runtime.console=none",
         "runtime.compilation_cache=",
+        "runtime.compile_ahead=false",
     ]
 
 

@@ -41,26 +41,20 @@ def write_base(directory, config, seed):
 
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory, tiny_run):
-    """A run of three steps, the same run stopped after two and resumed, their base, and a session of theirs."""
+    """A run of three steps, its base, and a session of its own."""
     folder = tmp_path_factory.mktemp("adapted")
     base = write_base(folder / "base", tiny_run.config(), seed=3)
     settings = LORA | {"model__path": str(folder / "base")}
     config = lambda steps, **others: tiny_run.config(**settings | {"training__max_steps": steps} | others)
-    whole, resumed = folder / "whole", folder / "resumed"
+    whole = folder / "whole"
     assert train(config(3), whole) == 0
-    assert train(config(2), resumed) == 0
-    assert train(config(3), resumed, resume=True) == 0
     session = open_session(config(3))
-    runs = dict(folder=folder, base=base, config=config, whole=whole, resumed=resumed)
+    runs = dict(folder=folder, base=base, config=config, whole=whole)
     return SimpleNamespace(**runs, session=session, saved=newest(whole, session))
 
 
 def bits(tree):
     return {name: np.asarray(leaf).tobytes() for name, leaf in flatten_arrays(tree).items()}
-
-
-def test_a_resumed_run_of_adapters_equals_an_uninterrupted_one(adapted):
-    assert_same_run(adapted.resumed, adapted.whole, adapted.session)
 
 
 def test_a_stopped_run_of_adapters_ends_equal(adapted, tmp_path, monkeypatch):

@@ -32,18 +32,6 @@ def machine(tmp_path, monkeypatch):
     return begin
 
 
-def test_a_run_goes_on_on_another_machine(tmp_path, tiny_run, machine, finished_run, session):
-    address = f"file://{tmp_path}/bucket/run"
-    config = lambda steps: tiny_run.config(training__max_steps=steps, runtime__run_dir=address)
-    assert train(config(2)) == 0
-    machine()
-    assert train(config(4), address, resume=True) == 0
-    machine()
-    assert_same_run(run_folder(address, checkpoints=True), finished_run, session)
-    with pytest.raises(ConfigError, match=f"runtime.run_dir={address} already holds a run"):
-        train(config(4))
-
-
 def test_a_stopped_run_goes_on_on_another_machine(
     tmp_path, tiny_run, machine, monkeypatch, capsys, finished_run, session
 ):
@@ -58,6 +46,8 @@ def test_a_stopped_run_goes_on_on_another_machine(
     assert "resumed from the checkpoint of step 1" in capsys.readouterr().out
     machine()
     assert_same_run(run_folder(address, checkpoints=True), finished_run, session)
+    with pytest.raises(ConfigError, match=f"runtime.run_dir={address} already holds a run"):
+        train(config)
 
 
 def test_a_run_below_an_address_is_named_like_one_in_a_folder(tmp_path, tiny_run, machine, capsys):
