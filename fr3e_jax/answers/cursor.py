@@ -23,6 +23,7 @@ from fr3e_jax.answers.vocabulary import (
 )
 
 END = Token("mark", "")
+_LOOKAHEAD = 8  # more tokens than any rule looks ahead
 _OPENING, _CLOSING = {*OPENING, "{"}, {*CLOSING, "}"}
 _AFTER_PRODUCT = {*RELATIONS, *SEPARATORS, "+", "-", "\\pm", "\\mp"}
 _FACTOR_COMMANDS = {*FUNCTIONS, *CONSTANTS, *GREEK_SYMBOLS, *ACCENTS} | set(
@@ -49,7 +50,7 @@ class Cursor:
     """The state that the rules share: the position, and the brackets around it."""
 
     def __init__(self, tokens: list[Token], rules: Rules, enclosing_bars: bool = False):
-        self.tokens = tokens
+        self.tokens = tokens + [END] * _LOOKAHEAD
         self.rules = rules
         self.enclosing_bars = enclosing_bars  # an outermost |...| ends with the last bar of a product: ||x||y||
         self.position = 0
@@ -60,7 +61,7 @@ class Cursor:
 
     @property
     def next(self) -> Token:
-        return self.tokens[self.position] if self.position < len(self.tokens) else END
+        return self.tokens[self.position]
 
     @property
     def last(self) -> Token:
@@ -68,19 +69,21 @@ class Cursor:
         return self.tokens[self.position - 1] if self.position else END
 
     def peek(self, ahead: int) -> Token:
-        position = self.position + ahead
-        return self.tokens[position] if position < len(self.tokens) else END
+        return self.tokens[self.position + ahead] if self.next is not END else END
 
     def take(self) -> Token:
         token = self.next
-        self.position += 1
+        if token is not END:
+            self.position += 1
         return token
 
     def accept(self, *values: str) -> str | None:
         """Take the next token if it is one of ``values`` (not words in text); return its value or None."""
-        if self.next.value in values and self.next is not END and self.next.kind != "text":
-            return self.take().value
-        return None
+        token = self.tokens[self.position]
+        if token.value not in values or token.kind == "text" or token is END:
+            return None
+        self.position += 1
+        return token.value
 
     def expect(self, value: str) -> None:
         if not self.accept(value):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -40,17 +40,18 @@ class Node:
     args: tuple[Node, ...] = ()
     value: Any = None
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> list[Node]:
         """This node and all below it."""
-        stack = [self]
+        nodes, stack = [], [self]
         while stack:
             node = stack.pop()
-            yield node
+            nodes.append(node)
             stack.extend(node.args)
+        return nodes
 
     def has(self, *heads: str) -> bool:
         """Return whether this node or one below it has one of these heads."""
-        return any(node.head in heads for node in self.walk())
+        return not {node.head for node in self.walk()}.isdisjoint(heads)
 
     @property
     def is_integer(self) -> bool:
@@ -86,6 +87,8 @@ def symbols(node: Node) -> set[str]:
     """Names of the free variables; indices of sums and products are bound."""
     if node.head == "symbol":
         return {node.value}
+    if not node.args:
+        return set()
     names = set().union(*map(symbols, node.args))
     if node.head == "apply":
         return names | {node.value}

@@ -110,7 +110,7 @@ def _signed(cursor: Cursor) -> Node:
 def term(cursor: Cursor) -> Node:
     """A product, written with signs or side by side."""
     left = postfix(cursor)
-    while True:
+    while cursor.next is not END:
         if cursor.accept("*", "\\cdot", "\\times"):
             left = product(left, _factor(cursor))
         elif cursor.accept("/", "\\div"):
@@ -131,7 +131,8 @@ def term(cursor: Cursor) -> Node:
             else:
                 left = (not bracketed and mixed(left, right)) or product(left, right)
         else:
-            return left
+            break
+    return left
 
 
 def _factor(cursor: Cursor) -> Node:
@@ -148,7 +149,7 @@ def _factor(cursor: Cursor) -> Node:
 def postfix(cursor: Cursor) -> Node:
     """An atom and what follows it closely: exponents, factorials, per cent, primes, units."""
     base = atom(cursor)
-    while True:
+    while cursor.next is not END:
         if cursor.accept("^"):
             base = _raised(cursor, base)
         elif cursor.accept("!"):
@@ -166,7 +167,8 @@ def postfix(cursor: Cursor) -> Node:
         elif cursor.next.kind == "text":
             base = _measured(cursor, base)
         else:
-            return base
+            break
+    return base
 
 
 def _raised(cursor: Cursor, base: Node) -> Node:

@@ -117,8 +117,8 @@ def _declared(node: Node) -> tuple[Node, str]:
 
 def same_variable(gold: Node, answer: Node) -> tuple[Node, Node]:
     """Both sides, with one variable for ``\\{x : x > 1\\}`` and ``\\{y : y > 1\\}``, or ``k\\pi`` and ``n\\pi``."""
-    names = (symbols(gold), symbols(answer)) if gold.args and answer.args else (set(), set())
-    names = names[0] - names[1], names[1] - names[0]
+    left, right = (symbols(gold), symbols(answer)) if gold.args and answer.args else (set(), set())
+    names = left - right, right - left
     if all(len(side) == 1 and side <= _PARAMETERS for side in names) and _is_family(gold) and _is_family(answer):
         return gold, substituted(answer, names[1].pop(), Node("symbol", (), names[0].pop()))
     if gold.head == answer.head == "builder" and gold.args[0].head == answer.args[0].head == "symbol":

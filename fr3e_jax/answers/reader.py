@@ -22,7 +22,8 @@ The rules are functions of one ``Cursor``. Each file imports only files below it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from fr3e_jax.answers.atoms import atom
 from fr3e_jax.answers.brackets import stacked
@@ -41,7 +42,7 @@ _TEXT_PIECES = re.compile(r"\d+(?:\.\d+)?|\S")
 _NESTED_BARS = 6  # the fewest bars in which an absolute value holds two others
 
 
-def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
+def read_tokens(tokens: Sequence[Token], commas_group: bool = True) -> Node:
     """The tree of an answer.
 
     Args:
@@ -60,13 +61,14 @@ def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
         return _parsed(prepared, enclosing_bars=True)
 
 
-def read(text: str) -> Node:
-    """The tree of an answer in its likeliest reading; raises as ``read_tokens``."""
-    return read_tokens(_trimmed(tokenise(text)))
+@lru_cache(maxsize=1024)
+def read(text: str, commas_group: bool = True) -> Node:
+    """The tree of an answer, as ``read_tokens``; trees of texts read lately are remembered."""
+    return read_tokens(_trimmed(tokenise(text)), commas_group)
 
 
 def _parsed(tokens: list[Token], enclosing_bars: bool) -> Node:
-    cursor = Cursor(list(tokens), _RULES, enclosing_bars)
+    cursor = Cursor(tokens, _RULES, enclosing_bars)
     tree = stacked(cursor)
     if cursor.next is not END:
         raise Unreadable(f"{cursor.next.value!r} was not expected there")
@@ -94,7 +96,7 @@ def _piece_key(piece: str) -> tuple[str, str]:
     return ("number" if piece[0].isdigit() else "letter" if piece.isalpha() else "mark"), piece
 
 
-def _between_digits(tokens: list[Token], index: int) -> bool:
+def _between_digits(tokens: Sequence[Token], index: int) -> bool:
     """Return whether a blank before this token keeps two numbers apart: 1 1/2 is not 11/2."""
     token = tokens[index]
     return token.kind == "number" and token.spaced and index > 0 and tokens[index - 1].kind == "number"
@@ -109,22 +111,20 @@ def readings(gold: str, answer: str) -> Iterator[tuple[Node, Node]]:
     Raises:
       Refused, Unreadable: see ``read_tokens``.
     """
-    gold_tokens, answer_tokens = _trimmed(tokenise(gold)), _trimmed(tokenise(answer))
-    gold_tree = read_tokens(gold_tokens)
-    yield gold_tree, read_tokens(answer_tokens)
-    if gold_tree.head in _SEVERAL and any(map(_has_commas, (gold_tokens, answer_tokens))):
-        yield read_tokens(gold_tokens, commas_group=False), read_tokens(answer_tokens, commas_group=False)
+    yield read(gold), read(answer)
+    if read(gold).head in _SEVERAL and (_has_commas(gold) or _has_commas(answer)):
+        yield read(gold, commas_group=False), read(answer, commas_group=False)
     for text, other in ((gold, answer), (answer, gold)):
-        if _DECIMAL_COMMA.fullmatch(text) and _DECIMAL_POINT.fullmatch(other) and not _has_commas(tokenise(text)):
-            pair = read_tokens(tokenise(text.replace(",", "."))), read_tokens(tokenise(other))
+        if _DECIMAL_COMMA.fullmatch(text) and _DECIMAL_POINT.fullmatch(other) and not _has_commas(text):
+            pair = read(text.replace(",", ".")), read(other)
             yield pair if text is gold else pair[::-1]
 
 
-def _has_commas(tokens: list[Token]) -> bool:
-    return any(token.kind == "commas" for token in tokens)
+def _has_commas(text: str) -> bool:
+    return any(token.kind == "commas" for token in tokenise(text))
 
 
-def _trimmed(tokens: list[Token]) -> list[Token]:
+def _trimmed(tokens: Sequence[Token]) -> Sequence[Token]:
     """Without a final full stop, comma or backslash, and without a relation that has nothing before it."""
     while tokens and tokens[0].value in ("=", "\\approx", ":"):
         tokens = tokens[1:]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from fr3e_jax.answers.characters import BOXES, SYNONYMS, TEXT_COMMANDS, UNIT_LETTERS, VANISHING, fold
@@ -83,8 +84,9 @@ _BRACE = re.compile(r"(?<!\\)[{}]")
 _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z({\[%$])")
 
 
-def tokenise(text: str) -> list[Token]:
-    r"""The tokens of ``text``.
+@lru_cache(maxsize=1024)
+def tokenise(text: str) -> tuple[Token, ...]:
+    r"""The tokens of ``text``; those of texts read lately are remembered.
 
     Raises:
       Refused: beyond a limit, or characters that are not what they seem.
@@ -124,7 +126,7 @@ def tokenise(text: str) -> list[Token]:
         spaced = kind == "command" and value in VANISHING
         if len(tokens) > TOKENS:
             raise Refused(f"the answer has more than {TOKENS} tokens")
-    return _in_dollars(tokens) if any(token.value == r"\$" for token in tokens) else tokens
+    return tuple(_in_dollars(tokens) if any(token.value == r"\$" for token in tokens) else tokens)
 
 
 def _without_outer_braces(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from fr3e_jax.answers.limits import Unreadable
 from fr3e_jax.answers.tokens import Token
@@ -23,7 +24,7 @@ _AFTER_INTERVALS = {r"\cup", r"\cap", r"\setminus", ",", ";", "and", "or"}
 _BEFORE_INTERVALS = _AFTER_INTERVALS | {r"\in", "="}
 
 
-def inward_brackets(tokens: list[Token]) -> list[Token]:
+def inward_brackets(tokens: Sequence[Token]) -> list[Token]:
     """The tokens with ``(2, 5)`` for ``]2, 5[``: a bracket turned away from an interval is a round one."""
     turned = list(tokens)
     for index, token in enumerate(tokens):
