@@ -19,7 +19,7 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE, LAST_LINE, read_provenance
 from fr3e_jax.configuration.settings import settings
 from fr3e_jax.runs.console import say
-from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.runs.run_directory import RunDirectory, holds_steps
 from fr3e_jax.stores import reading as stores
 from fr3e_jax.stores.objects import is_remote, store_of
 from fr3e_jax.stores.reading import Place
@@ -73,7 +73,7 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Place 
         arguments = argparse.Namespace(**{**vars(arguments), "resume": "" if resume else None})
     if arguments.resume is None:
         with as_config_error(), store_of("runtime.run_dir"):
-            holds = named is not None and stores.holds_run(named)
+            holds = named is not None and holds_steps(named)
         if holds:
             raise ConfigError(
                 f"runtime.run_dir={named} holds a run already; continue it with --resume, or name another"
@@ -114,7 +114,7 @@ def _is_started(run_dir: Place | None, resume: str | None) -> bool:
         raise ConfigError("--continue needs runtime.run_dir=DIR, the directory of the run to start or resume")
     if resume is not None:
         raise ConfigError("--continue and --resume exclude each other; --continue resumes the run if there is one")
-    return stores.holds_run(run_dir)
+    return holds_steps(run_dir)
 
 
 def newest_run(output: str, name: str, verb: str) -> Place:

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,11 +16,13 @@ from typing import IO, Any, cast
 
 from fr3e_jax.configuration import ConfigError, save_config
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.runs.run_lock import RunLock
+from fr3e_jax.runs.run_lock import RunLock, writer
 from fr3e_jax.stores.copies import address_of
 from fr3e_jax.stores.mirror import Mirror, working_copy
 from fr3e_jax.stores.objects import is_remote, join, store_of
-from fr3e_jax.stores.reading import Place, holds_run
+from fr3e_jax.stores.reading import Place, has_checkpoint, holds_run, run_folder
+
+STATUS = "status.json"
 
 
 @contextlib.contextmanager
@@ -99,13 +102,13 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Place) -> RunDirectory:
-        """Make the directory of a fresh run, which may exist, but hold no run.
+        """Make the directory of a fresh run, which may exist, and hold a start that failed, but no finished step.
 
         Raises:
           FileExistsError: it holds a run.
         """
         chosen = cls(Path(path))
-        if chosen.holds_run():
+        if chosen.holds_steps():
             raise FileExistsError(
                 f"runtime.run_dir={chosen.path} already holds a run ({', '.join(chosen._traces())}); "
                 "expected an empty or new directory: continue that run with --resume, "
@@ -150,6 +153,25 @@ class RunDirectory:
     def holds_run(self) -> bool:
         return bool(self._traces())
 
+    def holds_steps(self) -> bool:
+        """true if a step may have been finished here; false after a start that failed before."""
+        if not self.metrics.exists():
+            return self.summary.exists() or self.rollouts.exists() or any(self.checkpoints.glob("*"))
+        lines = self.metrics.read_bytes().splitlines()
+        return self.summary.exists() or any(self.checkpoints.glob("*")) or not all(map(_is_of_the_start, lines))
+
+    def set_aside_start(self) -> None:
+        """Move what a start has left that failed before its first step into a folder of this directory."""
+        paths = (self.config, self.provenance, self.status, self.metrics, self.rollouts, self.checkpoints)
+        left = [path for path in (*paths, self.tensorboard, self.profile) if path.exists()]
+        if not left:
+            return
+        aside = self.path / f"failed_start-{datetime.now():%Y%m%d-%H%M%S}"
+        aside.mkdir()
+        for path in left:
+            path.rename(aside / path.name)
+        print(f"fr3e: an earlier start failed before its first step; its files are now in {aside}", file=sys.stderr)
+
     @property
     def address(self) -> str:
         """The name that users know: the path, or the address in a store whose working copy it is."""
@@ -159,6 +181,7 @@ class RunDirectory:
     provenance = _entry("provenance.json")
     metrics = _entry("metrics.jsonl")
     summary = _entry("summary.json")
+    status = _entry(STATUS)
     log = _entry("log.txt")
     rollouts = _entry("rollouts")
     checkpoints = _entry("checkpoints")
@@ -187,7 +210,12 @@ def open_run(config: Config, run_dir: Place | None, resume: bool, verb: str, loc
             run.path.mkdir(parents=True, exist_ok=True)
             lock.acquire(run.path)
             with store_of("runtime.run_dir"):
-                mirror.open(address, run.path, resume)
+                try:
+                    mirror.open(address, run.path, resume)
+                except FileExistsError:
+                    if holds_steps(address):
+                        raise
+                    mirror.open(address, run.path, resume=True)
         elif resume:
             run = RunDirectory.existing(cast(Path, chosen))
             lock.acquire(run.path)
@@ -196,6 +224,7 @@ def open_run(config: Config, run_dir: Place | None, resume: bool, verb: str, loc
             lock.acquire(run.path)
             RunDirectory.create(run.path)  # another run may have been quicker
         if not resume:
+            run.set_aside_start()
             save_config(config, run.path, verb=verb)
     except (OSError, ValueError) as error:
         message = str(error)
@@ -206,6 +235,27 @@ def open_run(config: Config, run_dir: Place | None, resume: bool, verb: str, loc
             message += f"set {setting} to a folder that can be written"
         raise ConfigError(message) from error
     return str(run.path)
+
+
+def holds_steps(location: Place) -> bool:
+    """true if a run is there that a new one must not replace: it may have finished a step, or is being written.
+
+    Raises:
+      OSError: a store cannot be read.
+    """
+    if not is_remote(location):
+        return RunDirectory(Path(location)).holds_steps()
+    if not holds_run(location):
+        return False
+    folder = run_folder(location, rollouts=False)
+    return bool(writer(folder)) or has_checkpoint(str(location)) or RunDirectory(folder).holds_steps()
+
+
+def _is_of_the_start(line: bytes) -> bool:
+    try:
+        return json.loads(line)["step"] == 0
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def _candidates(name: str, now: datetime | None = None) -> Iterator[str]:

@@ -16,7 +16,6 @@ from typing import Literal, get_args
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.runs.run_lock import writer
 
-STATUS = "status.json"
 State = Literal["running", "finished", "stopped", "failed", "interrupted"]
 """``stopped``: by a signal, and ready to resume. ``interrupted``: without a last word."""
 
@@ -40,7 +39,7 @@ class StatusFile:
     """
 
     def __init__(self, run_dir: RunDirectory, writes: bool = True) -> None:
-        self._path, self._writes = run_dir.path / STATUS, writes
+        self._path, self._writes = run_dir.status, writes
         self._ending = RunState("failed", "the run ended without saying why")
 
     def end(self, state: State, reason: str = "") -> None:
@@ -78,12 +77,12 @@ def run_state(run_dir: RunDirectory) -> RunState:
     if holder := writer(run_dir.path):
         return RunState("running", f"process {holder.get('pid', 'unknown')} on {holder.get('host', 'another machine')}")
     try:
-        content = json.loads((run_dir.path / STATUS).read_bytes())
+        content = json.loads(run_dir.status.read_bytes())
         state, reason = content["state"], str(content["reason"])
     except FileNotFoundError:  # a run of an earlier version, or one that ended before its first step
         return RunState("finished") if run_dir.summary.is_file() else RunState("interrupted", "no status was written")
     except (OSError, ValueError, KeyError, TypeError):
-        return RunState("interrupted", f"{STATUS} is damaged")
+        return RunState("interrupted", f"{run_dir.status.name} is damaged")
     if state == "running" or state not in get_args(State):
         return RunState("interrupted", "killed, or its machine went down")
     return RunState(state, reason)

@@ -112,8 +112,21 @@ def test_directory_without_settings_is_refused(recipe, tmp_path):
         locate(recipe, "--resume", str(tmp_path / "nowhere"))
 
 
+@pytest.mark.parametrize("option", [(), ("--continue",)])
+def test_a_start_that_failed_before_its_first_step_is_begun_again_with_the_corrected_settings(recipe, option):
+    named = make_run(recipe, "named", "seed=5")
+    (named / "metrics.jsonl").write_text('{"step": 0, "kind": "eval"}\n')
+    config, run_dir, resume = locate(recipe, f"runtime.run_dir={named}", "seed=6", *option)
+    assert (config.seed, run_dir, resume) == (6, named, False)
+
+
+def finish_a_step(run_dir: Path) -> None:
+    (run_dir / "metrics.jsonl").write_text('{"step": 1, "kind": "train"}\n')
+
+
 def test_new_run_does_not_overwrite_another(recipe):
     named = make_run(recipe, "named")
+    finish_a_step(named)
     with pytest.raises(ConfigError, match="holds a run already; continue it with --resume"):
         locate(recipe, f"runtime.run_dir={named}", verb="sft")
 
@@ -122,7 +135,7 @@ def test_continue_starts_the_named_run_and_then_resumes_it(recipe, tmp_path):
     setting = f"runtime.run_dir={tmp_path}/mine"
     _, run_dir, resume = locate(recipe, "--continue", setting)
     assert (run_dir, resume) == (tmp_path / "mine", False)
-    make_run(recipe, "mine", "seed=5", setting)
+    finish_a_step(make_run(recipe, "mine", "seed=5", setting))
     config, run_dir, resume = locate(recipe, "--continue", setting)
     assert (run_dir, resume, config.seed) == (tmp_path / "mine", True, 5)
 

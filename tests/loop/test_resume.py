@@ -149,7 +149,7 @@ def test_resuming_a_directory_without_a_run_is_a_config_error(tmp_path, tiny_run
     with pytest.raises(ConfigError, match="holds no run"):
         train(tiny_run.config(), tmp_path / "nothing", resume=True)
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").touch()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "kind": "train"}\n')
     with pytest.raises(ConfigError, match="already holds a run"):
         train(tiny_run.config(), tmp_path / "run")
 

@@ -247,7 +247,7 @@ def test_a_directory_that_holds_a_run_is_refused_by_all(tmp_path, tiny_run):
     (group.run_dir / "rollouts").mkdir(parents=True)
     assert group.run(2) == [2, 2], group.logs()
     for index in range(2):
-        assert "already holds a run (rollouts)" in group.log(index)
+        assert "holds a run already; continue it with --resume" in group.log(index)
 
 
 @pytest.mark.slow

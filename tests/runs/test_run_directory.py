@@ -20,11 +20,45 @@ def test_chosen_directory_may_exist_but_not_hold_a_run(tmp_path):
     run_dir = RunDirectory.create(tmp_path / "mine")
     (run_dir.path / "notes.md").write_text("my own file")
     assert RunDirectory.create(tmp_path / "mine") == run_dir
-    run_dir.metrics.write_text("")
+    run_dir.metrics.write_text('{"step": 1, "kind": "train"}\n')
     with pytest.raises(
         FileExistsError, match=r"already holds a run \(metrics.jsonl\).*--resume.*another runtime.run_dir"
     ):
         RunDirectory.create(tmp_path / "mine")
+
+
+METRICS = '{"step": 0, "kind": "eval"}\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "finished"),
+    [
+        ({"config.yaml": "", "status.json": ""}, False),
+        ({"config.yaml": "", "metrics.jsonl": ""}, False),
+        ({"metrics.jsonl": METRICS, "rollouts/eval_000000.jsonl.gz": "", "rollouts/step_000001.jsonl.gz": ""}, False),
+        ({"metrics.jsonl": METRICS + '{"step": 1, "kind": "train"}\n'}, True),
+        ({"metrics.jsonl": METRICS + '{"step": 1, "ki'}, True),
+        ({"metrics.jsonl": METRICS + "5\n"}, True),
+        ({"metrics.jsonl": METRICS, "checkpoints/10/weights": ""}, True),
+        ({"metrics.jsonl": METRICS, "summary.json": "{}"}, True),
+        ({"config.yaml": "", "rollouts/step_000001.jsonl.gz": ""}, True),  # the metrics were deleted
+    ],
+)
+def test_a_start_without_a_finished_step_is_set_aside_whole(tmp_path, capsys, files, finished):
+    run = RunDirectory(tmp_path)
+    for name, content in files.items() | {("mine.txt", "mine"), (".lock", "{}")}:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert run.holds_steps() == finished
+    if finished:
+        return
+    run.set_aside_start()
+    [aside] = tmp_path.glob("failed_start-*")
+    assert {name: (aside / name).read_text() for name in files} == files
+    assert sorted(os.listdir(tmp_path)) == [".lock", aside.name, "mine.txt"]
+    assert f"failed before its first step; its files are now in {aside}" in capsys.readouterr().err
+    run.set_aside_start()
+    assert not capsys.readouterr().err
 
 
 def test_existing_wants_a_run(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.run_lock import RunLock
-from fr3e_jax.runs.run_state import STATUS, RunState, StatusFile, run_state
+from fr3e_jax.runs.run_state import RunState, StatusFile, run_state
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_block_that_never_says_how_it_ended_failed(run):
 def test_other_processes_write_nothing_and_a_deleted_directory_stays_deleted(run):
     with StatusFile(run, writes=False) as status:
         status.end("finished")
-    assert not (run.path / STATUS).exists()
+    assert not (run.status).exists()
     gone = RunDirectory(run.path / "gone")
     with StatusFile(gone) as status:
         status.end("finished")
@@ -82,7 +82,7 @@ def test_other_processes_write_nothing_and_a_deleted_directory_stays_deleted(run
     [(b"{", "interrupted"), (b"[1]", "interrupted"), (b'{"state": "odd", "reason": ""}', "interrupted")],
 )
 def test_a_damaged_status_is_said(run, content, state):
-    (run.path / STATUS).write_bytes(content)
+    (run.status).write_bytes(content)
     assert run_state(run).state == state
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import CONFIG_FILE, PROVENANCE_FILE
-from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.runs.run_state import STATUS, run_state
+from fr3e_jax.runs.run_directory import STATUS, RunDirectory
+from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 DEPTH = 4  # folders below the one that is listed
