@@ -35,8 +35,17 @@ git diff --quiet HEAD -- || echo "tpu_pod.sh: note: uncommitted changes are not 
 on_workers() {
   gcloud compute tpus tpu-vm ssh "$TPU_NAME" --zone="$ZONE" --project="$PROJECT" --worker="$1" --command="$2"
 }
-state=$(gcloud compute tpus tpu-vm describe "$TPU_NAME" --zone="$ZONE" --project="$PROJECT" --format="value(state)") ||
-  fail "TPU_NAME=$TPU_NAME is not found in ZONE=$ZONE of PROJECT=$PROJECT; create it with gcloud compute tpus tpu-vm create"
+$stop || check_recipe "$@"
+described=$(gcloud compute tpus tpu-vm describe "$TPU_NAME" --zone="$ZONE" --project="$PROJECT" --format="value(state)" 2>&1) || {
+  reason=$(tr -s '[:space:]' ' ' <<<"$described")
+  case $reason in
+    *NOT_FOUND* | *"not found"*) advice="create it with gcloud compute tpus tpu-vm create, or correct name, zone or project" ;;
+    *"auth login"* | *"active account"* | *redential* | *UNAUTHENTICATED* | *eauthenticat*) advice="log in with gcloud auth login" ;;
+    *) advice="mend what gcloud says" ;;
+  esac
+  fail "TPU_NAME=$TPU_NAME in ZONE=$ZONE of PROJECT=$PROJECT cannot be described: $reason; $advice"
+}
+state=${described##*$'\n'} # gcloud may warn before it
 [[ $state == READY ]] || fail "$TPU_NAME is $state; expected READY"
 
 quoted=$(printf '%q ' "RUNS=$RUNS" "RUN=$RUN" ${PYTHON:+"PYTHON=$PYTHON"} \
@@ -46,7 +55,6 @@ if $stop; then
   exit
 fi
 
-check_recipe "$@"
 archive=$(mktemp -d)/fr3e_jax.tar.gz
 trap 'rm -rf "$(dirname "$archive")"' EXIT
 git archive --format=tar.gz --output="$archive" HEAD

@@ -26,6 +26,7 @@ SWITCHES = {
     "environment.": (("environment.kind",), "an environment", "environment.kind=task, or FILE.py:NAME"),
 }
 """Sections of which nothing is read unless one of these settings is given; what that is, and how it is given."""
+_LONGEST_NAME = 100
 RANDOM_WEIGHTS_ONLY = "(random weights only)"
 """In the meaning of a setting that says how large a fresh network is."""
 
@@ -49,8 +50,20 @@ def check(config: Config, origins: Mapping[str, str] | None = None, *, training:
         paths = dict.fromkeys(_PATH.findall(problem))
         sources = [f"{path}: {origins[path]}" for path in paths if path in origins]
         raise ConfigError(f"{problem} ({', '.join(sources) or 'all defaults'})")
+    _check_name(config, origins)
     _check_sizes(config, origins)
     _check_switches(config, origins)
+
+
+def _check_name(config: Config, origins: Mapping[str, str]) -> None:
+    """Refuse a name that the run's directory, NAME-DATE-TIME, cannot have."""
+    fitting = re.sub(r"[/\x00-\x1f\x7f]+", "-", config.name)[:_LONGEST_NAME].strip().lstrip("-.")
+    if (not fitting or fitting != config.name.strip()) and not config.runtime.run_dir:
+        raise ConfigError(
+            f"{origins.get('name', 'default')}: name={config.name[: 2 * _LONGEST_NAME]!r} cannot be part of the run's "
+            "directory; expected a name without / and control characters, not beginning with - or ., of at most "
+            f"{_LONGEST_NAME} characters; nearest: name={fitting or 'run'!r}, or set runtime.run_dir"
+        )
 
 
 def _check_sizes(config: Config, origins: Mapping[str, str]) -> None:

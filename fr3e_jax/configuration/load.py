@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import typing
+import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -99,6 +101,21 @@ def _misread_by_yaml(text: str) -> bool:
     return re.fullmatch(r"[-+]?(0\d+|\d+(:\d+)+)", text.strip()) is not None
 
 
+def _as_typed(value: Any) -> Any:
+    """A number with the signs and digits of a keyboard in place of those of typesetting: ``1e\u22124`` is ``1e-4``."""
+    if not isinstance(value, str):
+        return value
+    visible = (character for character in value if unicodedata.category(character) != "Cf")  # zero-width ones
+    return "".join(map(_typed_character, visible)).strip()
+
+
+def _typed_character(character: str) -> str:
+    if character == "\N{MINUS SIGN}" or unicodedata.category(character) == "Pd":  # dashes
+        return "-"
+    wide = unicodedata.decomposition(character).startswith("<wide>")
+    return unicodedata.normalize("NFKC", character) if wide else character
+
+
 def _unquote(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
@@ -111,6 +128,11 @@ def _nest(path: str, value: Any) -> dict[str, Any]:
 
 def _assign(merged: DictConfig, path: str, value: Any, source: str) -> None:
     setting = settings()[path]
+    is_list = typing.get_origin(setting.kind) is list
+    if is_list and isinstance(value, str | int | float) and re.fullmatch(r"(?!\$\{)[^,]+", str(value)):
+        value = [value]
+    if (typing.get_args(setting.kind)[0] if is_list else setting.kind) in (int, float):
+        value = [*map(_as_typed, value)] if isinstance(value, list) else _as_typed(value)
     if setting.kind is int and isinstance(value, float) and value.is_integer():
         value = int(value)  # 1e6
     try:

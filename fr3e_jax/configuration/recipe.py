@@ -50,8 +50,13 @@ def read_recipe(recipe: Path, including: tuple[Path, ...] = ()) -> list[Layer]:
     included = [included] if isinstance(included, str) else included
     if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
         raise ConfigError(f"{recipe}: {INCLUDE} is {included!r}; expected a file name or a list of file names")
-    layers = [layer for name in included for layer in read_recipe(_included(recipe, name), (*including, recipe))]
     values = flatten(content, str(recipe))
+    if not values and not included:
+        raise ConfigError(
+            f"{recipe}: has no settings; expected sections, for example 'explore: {{num_anchors: 4}}', or the recipe to "
+            "begin from, 'include: demo'"
+        )
+    layers = [layer for name in included for layer in read_recipe(_included(recipe, name), (*including, recipe))]
     return [*layers, Layer(str(recipe), {path: _beside(recipe, path, value) for path, value in values.items()})]
 
 

@@ -67,6 +67,8 @@ class Setting:
 
     def nearest(self, value: object) -> object:
         """The valid choice to propose instead of ``value``: closest spelling, bound or number, else the default."""
+        if isinstance(value, str) and value and typing.get_origin(self.kind) is list:
+            return [value]
         if self.choices:
             return next(iter(difflib.get_close_matches(str(value), self.choices, n=1, cutoff=0.3)), self.default)
         if isinstance(value, float) and self.kind is int and math.isfinite(value):

@@ -28,7 +28,7 @@ class SplitCard:
 
     Attributes:
       files: paths or globs under ``data.root``; the first pattern that matches is read.
-      format: ``auto`` (by suffix), ``jsonl``, ``json``, ``parquet`` or ``tfds``.
+      format: ``auto`` (by suffix), ``jsonl``, ``json``, ``csv``, ``parquet`` or ``tfds``.
       builder, builder_split: a TFDS dataset, ``name[/config][:version]``, and its split.
       fields: the rules of question and answer, and optionally of solution, level and subject.
       extra: maps keys of ``Problem.extra`` to the dotted paths of their values.

@@ -5,6 +5,7 @@ It also says how a row becomes a problem. The cards of the known datasets are in
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,14 +13,15 @@ from pathlib import Path
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import Card, SplitCard, nearest, read_card
 from fr3e_jax.data.fields import FieldRule
+from fr3e_jax.data.formats import NO_ROWS, find_files, read_file
 from fr3e_jax.data.formats import SUFFIXES as ROW_SUFFIXES
-from fr3e_jax.data.formats import find_files, read_file
 from fr3e_jax.data.jsonl import local_file
 from fr3e_jax.hub import SCHEME
 from fr3e_jax.shipped_files import root
 
 FOLDER = Path("configs") / "data"
 SUFFIXES = (".yaml", ".yml")
+_SEEN_ROWS = 20  # of a file without a card, to find its columns
 COLUMNS = (("question", "prompt", "problem"), ("answer", "gold"))  # of a file of rows without a card
 
 
@@ -37,6 +39,10 @@ def load_named(name: str, default_split: str, root: str = "") -> tuple[Card, str
     if name.removesuffix(".gz").endswith(tuple(ROW_SUFFIXES)):
         return _of_rows(name, root), default_split
     base, split = _separate(name)
+    path = Path(name).expanduser()
+    if (path.is_file() and not name.endswith(SUFFIXES)) or (path.is_dir() and base not in card_names()):
+        what = "is a folder" if path.is_dir() else "has a suffix that no reader knows"
+        raise ConfigError(f"{name} {what}; expected a file of rows ({', '.join(ROW_SUFFIXES)}) or a dataset card")
     base, split = _of_the_hub(name) or (base, split)
     card, split = read_card(card_path(base)), split or default_split
     if split not in card.splits:
@@ -48,23 +54,36 @@ def load_named(name: str, default_split: str, root: str = "") -> tuple[Card, str
 def _of_rows(name: str, root: str) -> Card:
     """A card for a file of rows with usual columns, graded as mathematics; both splits are the file.
 
+    Answers may be lists of alternatives, end after ``####`` as those of GSM8K, or be boxed.
+
     Raises:
       ConfigError: the file does not exist, is empty, or has other columns.
     """
     try:
         (path, *_) = find_files([name], root, f"the entry {name}")
-        row = next(iter(read_file(path, "auto", Counter())), None)
+        rows = list(itertools.islice(read_file(path, "auto", dropped := Counter()), _SEEN_ROWS))
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(str(error)) from error
-    if row is None:
-        raise ConfigError(f"{path} is empty; expected rows")
-    question, answer = (next((column for column in columns if column in row), "") for columns in COLUMNS)
+    if not rows:
+        raise ConfigError(f"{path} {NO_ROWS if dropped else 'is empty; expected rows'}")
+    columns = {str(column).lower(): str(column) for row in rows for column in row}
+    question, answer = (next((columns[name] for name in names if name in columns), "") for names in COLUMNS)
     if not question or not answer:
         raise ConfigError(
-            f"{path} has the columns {', '.join(row)}; expected question, prompt or problem and answer or gold, or a "
-            "dataset card that names others (docs/users/own_data.md)"
+            f"{path} has the columns {', '.join(columns.values())}; expected question, prompt or problem and answer or "
+            "gold, or a dataset card that names others (docs/users/own_data.md)"
         )
-    rules = {"question": FieldRule(question), "answer": FieldRule(answer)}
+    asked, gold = (next((row[name] for row in rows if row.get(name)), "") for name in (question, answer))
+    is_message = isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], dict) and "content" in asked[0]
+    hashes, boxed = "#### " in str(gold), "\\boxed" in str(gold)
+    golds = FieldRule(
+        answer, unwrap_list=isinstance(gold, list), after_last="#### " * hashes, last_boxed=boxed and not hashes
+    )
+    rules = {"question": FieldRule(f"{question}[0].content" if is_message else question), "answer": golds}
+    if "solution" in columns:
+        rules["solution"] = FieldRule(columns["solution"])
+    elif hashes or boxed:
+        rules["solution"] = FieldRule(answer, remove="<<.*?>>")
     split = SplitCard(files=(str(path.resolve()),), fields=rules)
     stem = re.sub(r"[^\w.-]", "_", path.name.removesuffix(".gz").rpartition(".")[0])
     return Card(path=path, name=stem, verifier="math", splits={"train": split, "test": split})

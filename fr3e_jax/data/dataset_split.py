@@ -13,9 +13,9 @@ from typing import Any
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import Card, SplitCard
 from fr3e_jax.data.fields import Unusable, lookup, parse_path
-from fr3e_jax.data.formats import Row, find_files, read_file, read_tfds
+from fr3e_jax.data.formats import NO_ROWS, Row, find_files, read_file, read_tfds
 from fr3e_jax.problem import Problem
-from fr3e_jax.rewards.extraction import can_be_boxed
+from fr3e_jax.rewards.extraction import can_be_boxed, last_boxed
 
 EXAMPLES = 20  # rows that are looked at for a complaint
 WHOLE_RESPONSE = ("code", "exact")  # verifiers that read the whole response, so that any gold answer can be given
@@ -83,9 +83,11 @@ def load_split(card: Card, split: str, root: str) -> LoadedSplit:
         if index < 0 and not dropped:
             raise ConfigError(f"{card.path}: split {split} has no rows: {where} is empty; expected rows")
         reason = dropped.most_common(1)[0][0]
+        is_card = card.path.suffix in (".yaml", ".yml")
         raise ConfigError(
             f"{card.path}: split {split} gives no problem (dropped: {dict(dropped)}): "
-            f"{_complaint(reason, lost.get(reason, []), card.splits[split])}; change the card or {where}"
+            f"{_complaint(reason, lost.get(reason, []), card.splits[split])}; "
+            + (f"change the card or {where}" if is_card else "change them, or write a card for the file")
         )
     problems, solutions = zip(*problems_by_text.values(), strict=True)
     repeated = len(problems) - len({problem.prompt for problem in problems})
@@ -95,6 +97,8 @@ def load_split(card: Card, split: str, root: str) -> LoadedSplit:
 
 def _complaint(reason: str, rows: Sequence[Row], source: SplitCard) -> str:
     """The fault of rows that are dropped for a reason."""
+    if reason == "malformed_row":
+        return NO_ROWS
     fault, _, field = reason.partition("_")
     if fault == "filtered":
         allowed, values = source.filters[field], dict.fromkeys(str(lookup(row, field)) for row in rows)
@@ -114,7 +118,16 @@ def _complaint(reason: str, rows: Sequence[Row], source: SplitCard) -> str:
     if isinstance(value, Mapping) and value:
         return f"{name} is a mapping; expected a text or number: {path}.{next(iter(value))}"
     shown = str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"
-    return f"{name} is {shown}; expected a text or number in the form of its rule"
+    rule = source.fields[field]
+    if not isinstance(value, str):
+        expected = "a text or number"
+    elif rule.after_last and rule.after_last not in value:
+        expected = f"a text with the marker {rule.after_last!r} (after_last)"
+    elif rule.last_boxed and last_boxed(value) is None:
+        expected = "a text with a closed \\boxed{...} (last_boxed)"
+    else:
+        expected = "a text whose braces close" if field == "answer" else "a text in the form of its rule"
+    return f"{name} is {shown}; expected {expected}"
 
 
 def _rows(card: Card, split: str, root: str, dropped: Counter[str]) -> Iterator[Row]:

@@ -1,7 +1,8 @@
-"""Readers of dataset files: JSONL and JSON (plain or gzipped), Parquet, and prepared TFDS datasets."""
+"""Readers of dataset files: JSONL, JSON and CSV (plain or gzipped), Parquet, and prepared TFDS datasets."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import zlib
@@ -15,8 +16,12 @@ from fr3e_jax.hub import SCHEME, dataset_files
 from fr3e_jax.stores.copies import fetched_files, fetched_folder
 from fr3e_jax.stores.objects import is_remote, join, store_of
 
-SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
-FORMATS = ("auto", "jsonl", "json", "parquet", "tfds")
+SUFFIXES = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"
+}  # fmt: skip
+FORMATS = ("auto", "jsonl", "json", "csv", "parquet", "tfds")
+_PARQUET, _POINTER = b"PAR1", b"version https://git-lfs"  # the first bytes of such files
+NO_ROWS = "has no usable row; expected JSON objects, or lines of CSV with as many cells as the header"
 
 Row = Mapping[str, Any]
 
@@ -77,11 +82,19 @@ def read_file(path: Path, declared: str, dropped: Counter[str]) -> Iterator[Row]
       ValueError: the file is damaged or has another format.
     """
     kind = format_of(path, declared)
+    with path.open("rb") as stream:
+        head = stream.read(len(_POINTER))
+    if not head:
+        return iter(())
+    if head == _POINTER:
+        raise ValueError(f"{path} is a pointer of Git LFS; expected the file itself, which git lfs pull fetches")
+    if head.startswith(_PARQUET) and declared == "auto":
+        kind = "parquet"
     if kind == "jsonl":
         return read_rows(path, dropped)
     if kind == "json":
-        return _objects(_json_rows(path), dropped)
-    return _parquet_rows(path)
+        return _objects(_json_rows(path, dropped), dropped)
+    return _csv_rows(path, dropped) if kind == "csv" else _parquet_rows(path)
 
 
 def _objects(rows: Iterable[Any], dropped: Counter[str]) -> Iterator[Row]:
@@ -92,14 +105,50 @@ def _objects(rows: Iterable[Any], dropped: Counter[str]) -> Iterator[Row]:
             dropped["malformed_row"] += 1
 
 
-def _json_rows(path: Path) -> list[Any]:
-    """The rows of a JSON file: those of its list, or its single object (the layout of hendrycks/math)."""
+def _json_rows(path: Path, dropped: Counter[str]) -> Iterable[Any]:
+    """The rows of a JSON file: those of its list, or of the one in its object; else its object (hendrycks/math).
+
+    Lines of JSON objects are read as such.
+    """
     try:
         content = path.read_bytes()
         content = json.loads(gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content)
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read as JSON ({error}); download it again, or set its format") from error
-    return content if isinstance(content, list) else [content]
+        if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
+            return read_rows(path, dropped)
+        raise ValueError(
+            f"{path} cannot be read as JSON ({error}); expected a list of objects: mend or copy it again, or set its "
+            "format"
+        ) from error
+    if not isinstance(content, dict):
+        return content if isinstance(content, list) else [content]
+    lists = {name: value for name, value in content.items() if isinstance(value, list | dict)}
+    of_rows = [name for name, rows in lists.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)]
+    if len(of_rows) == len(content) == 1:
+        return lists[of_rows[0]]
+    if content and len(lists) == len(content) and (len(of_rows) == len(content) or not of_rows):
+        found = "several lists of rows" if of_rows else "columns"
+        raise ValueError(f"{path} holds {found} ({', '.join(content)}); expected one list of objects, a row each")
+    return [content]
+
+
+def _csv_rows(path: Path, dropped: Counter[str]) -> Iterator[Row]:
+    """The rows of a CSV file with a header; columns are separated by the comma, semicolon or tab that it has most."""
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content).decode("utf-8-sig")
+        header = text.lstrip().partition("\n")[0]
+        rows = csv.DictReader(text.splitlines(keepends=True), delimiter=max(",;\t", key=header.count), strict=True)
+        for row in rows:
+            if None in row or None in row.values():  # more cells than columns, or fewer
+                dropped["malformed_row"] += 1
+            else:
+                yield row
+    except (EOFError, zlib.error, gzip.BadGzipFile, csv.Error, UnicodeDecodeError) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise ValueError(
+            f"{path} cannot be read as CSV ({reason}); expected a line of column names, then rows, in UTF-8"
+        ) from error
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -112,7 +161,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
                 yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # each of them for some flipped bit
         reason = " ".join(str(error).split())
-        raise ValueError(f"{path} cannot be read as Parquet ({reason}); download it again") from error
+        raise ValueError(f"{path} cannot be read as Parquet ({reason}); copy or download it again") from error
 
 
 def read_tfds(builder: str, split: str, data_dir: str, owner: str) -> Iterator[Row]:

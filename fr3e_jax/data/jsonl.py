@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import logging
@@ -93,12 +94,15 @@ def _lines_or_items(path: Path) -> Iterator[Any]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as raw:
-        packed = raw.read(2) == GZIP_MAGIC
+        head = raw.read(2)
+        packed = head == GZIP_MAGIC
         raw.seek(0)
+        if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError(f"{path} is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 makes it so")
         try:
             yield from gzip.GzipFile(fileobj=raw) if packed else raw
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path} is not a complete gzip file ({error}); download it again") from error
+            raise ValueError(f"{path} is not a complete gzip file ({error}); copy or download it again") from error
         except MemoryError:
             raise ValueError(
                 f"{path} has a line that does not fit into memory; expected one JSON object a line"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -60,7 +61,8 @@ class OpenedRun:
     def way_on(self) -> str:
         """The command that continues the run, after "continue with"."""
         address = self.directory.address
-        return f"continue with fr3e {self.verb} {join(address, self.directory.config.name)} --resume {address}"
+        recipe, run = map(shlex.quote, (join(address, self.directory.config.name), address))
+        return f"continue with fr3e {self.verb} {recipe} --resume {run}"
 
     def restore(self, abstract_arrays: Any) -> Restored | None:
         """The newest checkpoint, in arrays like ``abstract_arrays``; None if there is none.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fr3e_jax.configuration import Config, ConfigError, load_config
-from fr3e_jax.configuration.settings import settings
+from fr3e_jax.configuration.settings import setting_value, settings
 
 
 @pytest.fixture
@@ -118,7 +119,16 @@ def test_unknown_include_names_the_including_file(tmp_path, recipe):
         ("optimizer.learning_rate=inf", "optimizer.learning_rate=inf is not valid"),
         ("explore.enabled=2", "expected true | false"),
         ("loss.aggregation=tokenmean", "nearest: loss.aggregation=token_mean"),
-        ("evaluation.pass_at=3", "expected [int >= 1, ...]"),
+        ("evaluation.pass_at=1,8", "expected [int >= 1, ...]; nearest: evaluation.pass_at=[1,8]"),
+        ("data.train=a.jsonl,b.jsonl", "nearest: data.train=[a.jsonl,b.jsonl]"),
+        ("name=my run: 1/2", "name='my run: 1/2' cannot be part of the run's directory"),
+        ("name=my run: 1/2", "nearest: name='my run: 1-2', or set runtime.run_dir"),
+        ("name=..", "nearest: name='run'"),
+        ("name=", "nearest: name='run'"),
+        (
+            "training.max_steps=\u22121",
+            "training.max_steps=-1 is not valid; expected int >= 0; nearest: training.max_steps=0",
+        ),
         ("evaluation.pass_at=[1,a]", "evaluation.pass_at=[1,a] is not valid"),
         ("evaluation.pass_at=[0]", "evaluation.pass_at=[0] is not valid"),
         ("evaluation.pass_at=[1", "cannot read the value of 'evaluation.pass_at=[1'"),
@@ -181,3 +191,36 @@ def test_a_recipe_may_hold_sizes_beside_a_model_and_the_command_line_may_not(tmp
     )
     refused = refusal(path, "model.path=", "model.architecture=qwen2.5-0.5b", "model.num_layers=2")
     assert "for model.architecture=qwen2.5-0.5b has its own" in refused
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("optimizer.learning_rate=1e\u22124", 1e-4), ("optimizer.learning_rate=1e\u20134", 1e-4),
+        ("optimizer.learning_rate=1e\uff0d4", 1e-4), ("optimizer.learning_rate=\uff11\uff0e5", 1.5),
+        ("optimizer.learning_rate=5\uff45-5", 5e-5), ("optimizer.learning_rate=\u200b2e-5\ufeff", 2e-5),
+        ("optimizer.learning_rate=\u00a03e\u20115\u202f", 3e-5), ("training.max_steps=\uff11\uff10", 10),
+        ("training.max_steps=\u0663", 3), ("evaluation.pass_at=[1, \uff18]", [1, 8]), ("mesh.fsdp=\u22121", -1),
+        ("evaluation.pass_at=8", [8]), ("runtime.trackers=wandb", ["wandb"]),
+    ],
+)  # fmt: skip
+def test_typeset_numbers_are_read_as_typed_ones_and_one_value_is_a_list(tmp_path, override, value):
+    path, text = override.split("=")
+    assert setting_value(load_config("demo", [override]), path) == value
+    content: dict = {"include": "demo"}
+    *sections, name = path.split(".")
+    content[sections[0]] = {name: yaml.safe_load(text) if "[" in text else text}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
+    assert setting_value(load_config(tmp_path / "recipe.yaml"), path) == value
+
+
+@pytest.mark.parametrize("override", ["training.max_steps=10\u2074", "training.max_steps=1\u00d710", "seed=1 000"])
+def test_what_is_no_number_as_typed_is_refused(override):
+    with pytest.raises(ConfigError, match="is not valid; expected int >= 0"):
+        load_config("demo", [override])
+
+
+@pytest.mark.parametrize("content", ["", " \n", "# seed: 1\n", "---\n", "{}", "null", "explore:\n", "include: []\n"])
+def test_a_recipe_without_a_setting_is_refused(tmp_path, content):
+    (tmp_path / "mine.yaml").write_text(content)
+    assert "mine.yaml: has no settings; expected sections" in refusal(tmp_path / "mine.yaml")

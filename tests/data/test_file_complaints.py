@@ -45,7 +45,9 @@ def test_a_json_array_is_read_whatever_the_file_s_name(tmp_path, content):
         ("[]", {}, "is empty; expected rows"),
         ('{"q": "caf\xe9", "a": "2"}\n'.encode("latin-1"), {}, "is not UTF-8"),
         ('q,a\n1+1?,2\n', {}, "none of its lines is a JSON object"),
-        (b"PAR1\x15\x04\n", {}, "none of its lines is a JSON object"),
+        (b"PAR1\x15\x04\n", {}, "cannot be read as Parquet"),
+        (b"version https://git-lfs.github.com/spec/v1\n", {}, "is a pointer of Git LFS; expected the file itself"),
+        (lines(ROW).encode("utf-16"), {}, "is UTF-16; expected UTF-8"),
         (lines([1], [2]), {}, "none of its lines is a JSON object"),
         (lines({"prompt": "1+1?", "a": "2"}), {}, "fields.question (q) is missing; the rows have prompt, a"),
         (lines({"q": " ", "a": "2"}), {}, "fields.question (q) is empty or missing"),
@@ -57,7 +59,8 @@ def test_a_json_array_is_read_whatever_the_file_s_name(tmp_path, content):
             {},
             "fields.question (q) is a list; expected a text or number: q[0].content",
         ),
-        (lines({"q": "1+1?", "a": True}), {}, "fields.answer (a) is true"),
+        (lines({"q": "1+1?", "a": True}), {}, "fields.answer (a) is true; expected a text or number; change the card"),
+        (lines({"q": "1+1?", "a": "{2"}), {}, "fields.answer (a) is '{2'; expected a text whose braces close"),
         (
             lines({**ROW, "level": 3}, {**ROW, "level": 4}),
             {"filters": {"level": ["3"]}},
@@ -66,7 +69,7 @@ def test_a_json_array_is_read_whatever_the_file_s_name(tmp_path, content):
         (
             lines(ROW),
             {"fields": {"question": "q", "answer": {"path": "a", "after_last": "#### "}}},
-            "fields.answer (a) is '2'",
+            "fields.answer (a) is '2'; expected a text with the marker '#### ' (after_last); change the card or",
         ),
     ],
 )  # fmt: skip
@@ -98,11 +101,18 @@ def test_a_decimal_of_parquet_is_an_answer(tmp_path, value, gold):
     [
         ({"question": "1+1?", "answer": "2"}, "own.jsonl"), ({"prompt": "1+1?", "gold": 2}, "own.jsonl"),
         ({"problem": "1+1?", "answer": 2.0}, "own rows.jsonl"), ({"question": "1+1?", "gold": "2"}, "own.json"),
-        ({"prompt": "1+1?", "answer": "2", "level": 3}, "1.own.jsonl"),
+        ({"prompt": "1+1?", "answer": "2", "level": 3}, "1.own.jsonl"), ({"Question": "1+1?", "ANSWER": 2}, "own.json"),
+        ({"question": "1+1?", "answer": "Add.\n#### 2"}, "own.jsonl"), ({"prompt": "1+1?", "gold": ["2"]}, "own.jsonl"),
+        ({"problem": "1+1?", "answer": r"So \boxed{2}"}, "own.jsonl"),
+        ({"prompt": [{"role": "user", "content": "1+1?"}], "answer": "2"}, "own.jsonl"),
+        ({"data": [{"question": "1+1?", "answer": "2"}]}, "own.json"),
+        ('[{"question": "1+1?", "answer": "2"}]', "own.jsonl"), ("question,answer\n1+1?,2\n", "own.csv"),
+        ('\ufeffanswer;question\n"2";"1+1?"\n', "own.csv"), ("gold\tproblem\r\n2\t1+1?\r\n", "own.tsv"),
+        ('question,answer\n"1+1?",2\n1,2,3\nno answer\n', "own.csv"),
     ],
 )  # fmt: skip
 def test_a_file_of_rows_needs_no_card(tmp_path, row, name):
-    (tmp_path / name).write_text(lines(row))
+    (tmp_path / name).write_text(row if isinstance(row, str) else lines(row))
     for root, entry in (("", str(tmp_path / name)), (str(tmp_path), name)):
         task = DatasetsTask(DataConfig(task="datasets", root=root, train=[entry], eval=[entry]))
         problem = task.problems("train")[0]
@@ -114,11 +124,28 @@ def test_a_file_of_rows_needs_no_card(tmp_path, row, name):
     ("content", "complaint"),
     [
         (lines({"q": "1", "a": "2"}), "has the columns q, a; expected question, prompt or problem and answer or gold"),
-        ("", "is empty; expected rows"),
+        (
+            lines({"question": "1", "answer": True}),
+            "is true; expected a text or number; change them, or write a card",
+        ),
+        (("own.jsonl", ""), "is empty; expected rows"),
+        (("own.json", ""), "is empty; expected rows"),
+        (("own.parquet", ""), "is empty; expected rows"),
+        (("own.csv", "question,answer\n"), "is empty; expected rows"),
+        (("own.json", "[1, 2]"), "has no usable row; expected JSON objects, or lines of CSV"),
+        (("own.csv", "question,answer\n1,2,3\n"), "has no usable row; expected JSON objects, or lines of CSV"),
+        (("own.csv", 'question,answer\n"1,2\n'), "cannot be read as CSV (unexpected end of data)"),
+        (
+            ("own.json", '{"question": ["1"], "answer": ["2"]}'),
+            "holds columns (question, answer); expected one list",
+        ),
+        (("own.json", '{"a": [{"q": 1}], "b": [{"q": 1}]}'), "holds several lists of rows (a, b); expected one list"),
+        (("own.txt", "1"), "has a suffix that no reader knows; expected a file of rows (.jsonl, .ndjson, .json, .csv"),
     ],
 )
 def test_a_file_of_rows_with_other_columns_needs_a_card(tmp_path, content, complaint):
-    (tmp_path / "own.jsonl").write_text(content)
+    name, content = ("own.jsonl", content) if isinstance(content, str) else content
+    (tmp_path / name).write_text(content)
     with pytest.raises(ConfigError) as error:
-        DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / "own.jsonl")]))
+        DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / name)]))
     assert complaint in str(error.value)

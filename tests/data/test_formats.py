@@ -55,7 +55,8 @@ def test_one_json_object_is_one_row_and_other_values_are_counted(tmp_path):
         ("cut.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 500, mtime=0)[:-9], r"is not a complete gzip file"),
         ("deep.json", b"[" * 100_000, r"deep\.json cannot be read as JSON"),
         ("page.parquet", b"<html>not found</html>", r"page\.parquet cannot be read as Parquet .*download it again"),
-        ("rows.csv", b"a,b", r"rows\.csv has the suffix '\.csv'; expected one of \.jsonl, .*, or set format"),
+        ("rows.csv", b"a\n\xff", r"rows\.csv cannot be read as CSV \(it is not UTF-8\)"),
+        ("rows.xls", b"a,b", r"rows\.xls has the suffix '\.xls'; expected one of \.jsonl, .*, or set format"),
     ],
 )
 def test_damaged_file_is_an_error(tmp_path, name, content, message):

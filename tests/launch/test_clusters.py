@@ -18,7 +18,7 @@ GCLOUD = """verb=$4
 declare -A option
 for argument in "$@"; do [[ $argument != --*=* ]] || { key=${argument%%=*}; option[${key#--}]=${argument#*=}; }; done
 case $verb in
-  describe) echo "${TPU_STATE:-READY}" ;;
+  describe) [[ -z ${TPU_ERROR:-} ]] || { echo "$TPU_ERROR" >&2; exit 1; }; echo "${TPU_STATE:-READY}" ;;
   scp) for home in "$HOMES"/*; do cp "$5" "$home/fr3e_jax.tar.gz"; done ;;
   ssh)
     for home in "$HOMES"/*; do
@@ -96,6 +96,17 @@ def test_stopped_run_ends_with_code_75_and_not_as_finished(pod):
         ({"ZONE": "here"}, "ZONE=here does not look like its zone, such as us-east5-a"),
         ({"RUNS": "runs"}, "RUNS=runs does not look like gs://BUCKET[/FOLDER], or an absolute path"),
         ({"TPU_STATE": "CREATING"}, "my-slice is CREATING; expected READY"),
+        (
+            {"TPU_ERROR": "ERROR: NOT_FOUND: Resource 'my-slice'\n was not found"},
+            "was not found ; create it with gcloud",
+        ),
+        (
+            {"TPU_ERROR": "You do not currently have an active account selected.\nRun: $ gcloud auth login"},
+            "cannot be described: You do not currently have an active account selected. Run: $ gcloud auth login ; "
+            "log in with gcloud auth login",
+        ),
+        ({"TPU_ERROR": "Reauthentication failed. cannot prompt"}, "log in with gcloud auth login"),
+        ({"TPU_ERROR": "PERMISSION_DENIED: TPU API is disabled"}, "TPU API is disabled ; mend what gcloud says"),
         ({"RUN": "a b"}, "RUN=a b does not look like the name of a run"),
     ],
 )
