@@ -53,7 +53,7 @@ def read_recipe(recipe: Path, including: tuple[Path, ...] = ()) -> list[Layer]:
     values = flatten(content, str(recipe))
     if not values and not included:
         raise ConfigError(
-            f"{recipe}: has no settings; expected sections, for example 'explore: {{num_anchors: 4}}', or the recipe to "
+            f"{recipe}: has no settings; expected sections, for example 'explore: {{num_anchors: 4}}', or a recipe to "
             "begin from, 'include: demo'"
         )
     layers = [layer for name in included for layer in read_recipe(_included(recipe, name), (*including, recipe))]
