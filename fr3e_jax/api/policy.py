@@ -38,11 +38,11 @@ class Completion:
 
     Attributes:
       prompt: the question.
-      text: the answer without its stop token.
+      text: the answer without its stop token or text.
       token_ids: int32, with the stop token.
       logprobs: under the distribution that each token was sampled from.
       entropies: nats, of the full vocabulary.
-      finished: whether a stop token ended it; else it reached ``max_tokens``.
+      finished: whether a stop token or text ended it; else it reached ``max_tokens``.
       fork: tokens of the base before the branch; 0 for an answer that was sampled from the prompt.
     """
 
@@ -209,13 +209,13 @@ class Policy:
         if completion._trunk is None or completion._trunk.batch is None:
             token_ids = np.concatenate([ids, completion.token_ids]).astype(np.int32)
             completion._trunk = self._sampler.engine.prefill(self._weights, [token_ids])[0]
+        base, states = completion._rollout(), []
         branches = [
-            Branch(start + fork, (STATE, call, 0, 0, j, m), cap - fork, sampling)
+            Branch(start + fork, (STATE, call, 0, 0, j, m), cap - fork, sampling, base.head(fork))
             for j, fork in enumerate(places)
             for m in range(n)
         ]
         rollouts, trunks = self._run([TrunkRequest(dataclasses.replace(completion._trunk), branches)], keep_caches)
-        base, states = completion._rollout(), []
         for j, fork in enumerate(places):
             members = range(j * n, (j + 1) * n)
             whole_answers = [(base.head(fork).then(rollouts[0][m]), trunks.get((0, m))) for m in members]

@@ -42,6 +42,8 @@ NAMES_OF: dict[tuple[str, ...], str] = {
     ("model.compute_dtype", "rollout.param_dtype"): "bf16",
     ("rollout.param_dtype",): "quantization",
     ("model.compute_dtype", "model.param_dtype"): "torch_dtype",
+    ("rollout.stop_tokens",): "stop_token_ids eos_token_id",
+    ("rollout.stop_texts",): "stop stop_strings stop_words",
     ("data.verifier",): "reward_funcs reward_fn custom_reward_function",
     ("model.lora.rank",): "lora_rank lora_r",
     ("model.lora.alpha",): "lora_alpha",

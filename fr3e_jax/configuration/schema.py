@@ -131,6 +131,11 @@ class RolloutConfig:
         "rollouts that train from one prompt or state: drawn independently, or together so that they cover the "
         "distribution of responses evenly (arithmetic sampling)",
     )
+    stop_tokens: list[str] = option(
+        [],
+        "tokens that end a response, by text or id, besides those of the model's files; the first ends demonstrations",
+    )
+    stop_texts: list[str] = option([], "texts that end a response where a token completes one; they are not graded")
     reject_degenerate: bool = option(True, "drop prompts whose base rewards are all equal (FR3E 3.2)")
     max_rounds_without_signal: int = option(
         10, "rounds that keep no prompt, after which the run stops with a message", ge=1

@@ -100,7 +100,8 @@ def overview(config: Config) -> Overview:
     task, template = load_task(config.data), load_template(config.data.template)
     task.verifier()  # raises for a card whose verifier does not exist, before any run
     directory = config.model.tokenizer or config.model.path
-    codec = TextCodec.load(directory, chat=chat_options(config.data))
+    codec = TextCodec.load(directory, model=config.model.path, chat=chat_options(config.data))
+    codec.stop_at(config.rollout.stop_tokens, config.rollout.stop_texts)
     check_template(template, codec)
     sets = _sets(task)
     shown: dict[str, dict[str, Sequence[Problem]]] = {role: {} for role in get_args(Split)}

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import json
+import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,8 +20,13 @@ import yaml
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
 
+logger = logging.getLogger(__name__)
+
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 
+MARK = re.compile(  # of a turn, in a chat template: <|user|>, <｜User｜>, [/INST], <<SYS>>, <start_of_turn>, </s>
+    r"<\|[^<>|\s{}]+\|>|<｜[^<>{}]+?｜>|\[/?[A-Z][A-Z_]+\]|<</?[A-Z]+>>|</?[a-z]+(?:_[a-z]+)+>|</?s>"
+)
 _DATE_CODES = [f"%{flag}{letter}" for flag in ("-", "") for letter in "aAbBcdHIjmMpSuUVwWxXyYZFDTe"]
 _RESERVED = (
     *("messages", "conversation", "tokenize", "add_generation_prompt", "continue_final_message", "strftime_now"),
@@ -191,6 +199,12 @@ class RendersChat(Protocol):
     """A tokenizer as templates use it; `fr3e_jax.data.tokenizer.TextCodec` is one."""
 
     chat: ChatOptions
+    tokenizer: Any
+    stop_ids: tuple[int, ...]
+    stop_texts: tuple[str, ...]
+
+    def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
+        """The text of token ids."""
 
     def render_chat(self, messages: Sequence[dict[str, str]]) -> str:
         """The text of a conversation before the model's answer."""
@@ -209,6 +223,9 @@ def check_template(template: Template, codec: RendersChat) -> None:
             raise ConfigError(
                 f"data.template={template.name} has no system message; set data.template=chat, or empty data.system"
             )
+        mark = MARK.search(template.after)
+        if mark and mark[0] in codec.tokenizer.get_vocab():  # it ends the question, and so would end an answer
+            _warn_of_unstopped_turn(template.name, mark[0], codec)
         return
     prompt = template.render(QUESTION, codec.render_chat)
     for text, name in ((QUESTION, "the question"), (codec.chat.system.strip(), "data.system")):
@@ -222,12 +239,33 @@ def check_template(template: Template, codec: RendersChat) -> None:
         conversation = codec.render_chat([{"role": role, "content": text} for role, text in roles.items()])
     except ValueError:
         return  # it takes one message only
-    before, answered, _ = conversation.partition(ANSWER)
+    before, answered, after = conversation.partition(ANSWER)
     missing = before.removeprefix(prompt.rstrip()).strip() if before.startswith(prompt.rstrip()) else ""
     if answered and missing:
         raise ConfigError(
             f"data.template={template.name}: the prompt of the tokenizer's chat template stops before {missing!r}, "
             f"where the model's turn begins; let it write that if add_generation_prompt is true, or {advice}"
+        )
+    if answered:
+        _warn_of_unstopped_turn(template.name, after.strip(), codec)
+
+
+def _warn_of_unstopped_turn(template: str, after: str, codec: RendersChat) -> None:
+    """Log a warning if nothing in ``after``, with which a conversation goes on after an answer, stops a response."""
+    spelled = [codec.decode([stop], special_tokens=True) for stop in codec.stop_ids]
+    mark = MARK.search(after)
+    end, last = (mark[0], mark.start()) if mark else (after.split("\n")[0], len(after))
+    if after and not any(
+        0 <= after.find(stop.strip()) <= last for stop in (*spelled, *codec.stop_texts) if stop.strip()
+    ):
+        name = "stop_tokens" if end in codec.tokenizer.get_vocab() else "stop_texts"
+        logger.warning(
+            "data.template=%s ends an answer with %r, which stops no response: what the model writes after it trains, "
+            "too; set rollout.%s=[%s]",
+            template,
+            end,
+            name,
+            json.dumps(end, ensure_ascii=False),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import json
 import re
@@ -15,7 +16,7 @@ import numpy as np
 from tokenizers.decoders import ByteLevel
 
 from fr3e_jax.data.character_tokenizer import CharacterTokenizer, holds_character_tokenizer
-from fr3e_jax.data.templates import PLAIN_CHAT, QUESTION, ChatOptions
+from fr3e_jax.data.templates import MARK, PLAIN_CHAT, QUESTION, ChatOptions
 from fr3e_jax.hub import model_directory
 from fr3e_jax.json_object import read_json_object
 from fr3e_jax.model_folder import POINTER, is_pointer
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 GENERATION_CONFIG = "generation_config.json"
 _MOST_LAYERS = 10_000
-MARK = re.compile(  # in the source of a chat template: <|user|>, <｜User｜>, [/INST], <<SYS>>, <start_of_turn>, </s>
-    r"<\|[^<>|\s{}]+\|>|<｜[^<>{}]+?｜>|\[/?[A-Z][A-Z_]+\]|<</?[A-Z]+>>|</?[a-z]+(?:_[a-z]+)+>|</?s>"
-)
 FALLBACK_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 FILES = (  # of a tokenizer directory, that are read
     "tokenizer.json",
@@ -50,7 +48,9 @@ class TextCodec:
 
     Attributes:
       tokenizer: the Hugging Face tokenizer, or the embedded one.
-      stop_ids: ids that end a response, the tokenizer's end-of-text token first.
+      stop_ids: ids that end a response: first those of `stop_at`, then ``stops_in_files``.
+      stops_in_files: the tokenizer's end-of-text token, and those in generation_config.json.
+      stop_texts: texts that end a response as stop tokens do, however tokens spell them.
       pad_id: filler for unused positions; the first stop id if the tokenizer has no padding token.
       rows: ids are below it in every text that is encoded.
       source: the directory it was loaded from; None for the embedded tokenizer.
@@ -67,9 +67,9 @@ class TextCodec:
         if tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no end-of-text token; set eos_token in its tokenizer_config.json")
         self.tokenizer, self.source, self.chat = tokenizer, source, chat
-        self.stop_ids = tuple(dict.fromkeys((tokenizer.eos_token_id, *extra_stop_ids)))
+        self.stop_ids = self.stops_in_files = tuple(dict.fromkeys((tokenizer.eos_token_id, *extra_stop_ids)))
         self.pad_id = self.stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        self.rows = len(self)
+        self.rows, self.stop_texts = len(self), ()
         self._characters = _characters(tokenizer)
         # Llama's and Gemma's tokenizers put a token before every text, without which their models were never trained.
         bare = isinstance(tokenizer, CharacterTokenizer) or tokenizer.bos_token_id is None
@@ -191,12 +191,37 @@ class TextCodec:
         if late := [stop for stop in self.stop_ids if stop >= rows]:
             raise ValueError(
                 f"the stop token {late[0]} {self.decode(late[:1], special_tokens=True)!r} is beyond the model's "
-                f"embedding of {rows} rows; correct eos_token_id in {GENERATION_CONFIG}, or eos_token in "
-                f"tokenizer_config.json, of {self.source or 'the model'}, or set model.tokenizer to the model's own"
+                f"embedding of {rows} rows; correct rollout.stop_tokens, eos_token_id in {GENERATION_CONFIG} or "
+                f"eos_token in tokenizer_config.json of {self.source or 'the model'}, or set model.tokenizer to its own"
             )
         self.rows = rows
         if self.pad_id >= rows:
             self.pad_id = self.stop_ids[0]
+
+    def stop_at(self, tokens: Sequence[str], texts: Sequence[str]) -> None:
+        """End responses also with these tokens (by text or id), of which the first also ends demonstrations, and texts.
+
+        Raises:
+          ValueError: there is no such token, or the vocabulary cannot spell a text.
+        """
+        vocabulary = self.tokenizer.get_vocab()
+        chosen = [int(token) if token.isdecimal() else vocabulary.get(token, -1) for token in tokens]
+        if unknown := [token for token, token_id in zip(tokens, chosen, strict=True) if not 0 <= token_id < len(self)]:
+            added = [token.content for token in getattr(self.tokenizer, "added_tokens_decoder", {}).values()]
+            nearest = difflib.get_close_matches(unknown[0], added, n=1)
+            raise ValueError(
+                f"rollout.stop_tokens has {unknown[0]!r}, which is no token of the tokenizer, nor an id below "
+                + f"{len(self)}; "
+                + (f"nearest: {nearest[0]!r}" if nearest else "rollout.stop_texts ends responses with any text")
+            )
+        self.stop_ids, self.stop_texts = tuple(dict.fromkeys((*chosen, *self.stop_ids))), tuple(texts)
+        for text in texts:
+            try:
+                self.check_characters(text)
+            except ValueError as error:
+                raise ValueError(f"rollout.stop_texts: {error}") from None
+            if not text:
+                raise ValueError("rollout.stop_texts has an empty text, which would end every response at once")
 
     def _check_rows(self, ids: list[int]) -> list[int]:
         """``ids`` as they are; raises ValueError for one that the model's embedding lacks."""
@@ -281,12 +306,14 @@ class TextCodec:
         marks = sorted(set(MARK.findall(self._template_text)) - added)
         return re.compile("|".join(map(re.escape, marks))) if marks else None
 
-    def token_bytes(self) -> list[bytes]:
-        """The bytes of each token as it stands inside a text, special tokens included.
+    def token_bytes(self, rows: int = 0) -> list[bytes]:
+        """The bytes of each token as it stands inside a text, special tokens included; of ``rows`` ids if it is set.
 
         A token of bytes may be part of a character. A word that begins with a space keeps it, as a tokenizer's decode
         of the token alone would not.
         """
+        if rows:
+            return [*self.token_bytes()[:rows], *[b""] * (rows - len(self))]
         if self._pieces is not None:
             return self._pieces[True]
         texts = [self.decode([token], special_tokens=True) for token in range(len(self))]

@@ -143,7 +143,7 @@ def _request(session: Session, step: int, anchored: Anchored, counts: list[int])
             stream=(STATE, step, group.position, anchored.base_number, state, m),
             max_tokens=r.max_response_tokens - fork,
             sampling=sampling,
-            prefix=session.sampler.toolbox and anchored.rollout.head(fork),
+            prefix=anchored.rollout.head(fork),
             part=(m, count) if r.draws == "arithmetic" else None,
         )
         for state, fork, count in zip(anchored.states, anchored.forks, counts, strict=True)

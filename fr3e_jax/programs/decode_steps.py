@@ -32,9 +32,9 @@ from fr3e_jax.programs.decoder_state import DecodeState
 class Interruptions(NamedTuple):
     """Pauses of lanes for a tool's answer, and the answers' tokens, which lanes read instead of sampling.
 
-    ``table`` is that of `fr3e_jax.tools.automaton.CallTable`. In its last state but one a call is complete, and the
-    lane that wrote the call ends as by a stop token. The lane's next chunk can go on from there, after `resize_ring`
-    has made the tokens of all lanes end at the same column again.
+    ``table`` is that of `fr3e_jax.tools.automaton.CallTable`. In its last two states a stop text or a call is
+    complete, and the lane that wrote it ends as by a stop token. After a call the lane's next chunk can go on from
+    there, after `resize_ring` has made the tokens of all lanes end at the same column again.
     """
 
     table: jax.Array  # int16 [A, V], the state of a lane after a token
@@ -186,8 +186,8 @@ def _draw(
     draw = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), draw)
     stopped = (draw.token_ids[..., None] == s.stop_ids).any(axis=-1)
     if reading is not None:
-        done = reading.table.shape[0] - 2
-        stopped = (reading.tool_written < 0) & (stopped | (reading.after(draw.token_ids) == done))
+        last = reading.table.shape[0] - 2
+        stopped = (reading.tool_written < 0) & (stopped | (reading.after(draw.token_ids) >= last))
     return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped), draw.spans
 
 

@@ -26,7 +26,7 @@ from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
 from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.size_buckets import power_of_two
-from fr3e_jax.rollouts.given_tokens import NoCalls
+from fr3e_jax.rollouts.given_tokens import NoCalls, StopTexts
 from fr3e_jax.rollouts.pauses import Pauses
 from fr3e_jax.rollouts.promotion import Promotion
 from fr3e_jax.rollouts.requests import (
@@ -127,7 +127,7 @@ class _SamplingCall:
         self.schedule = Schedule(limits, *lanes)
         self.sampled = SampledTokens(*lanes)
         if calls is None and any(branch.given for branch in self.branches):
-            calls = NoCalls(engine.programs, params["embedding"].shape[0])
+            calls = NoCalls(StopTexts((), [b""] * params["embedding"].shape[0], engine.programs), requests)
 
         def given_tokens(key):
             return requests[key[0]].branches[key[1]].given

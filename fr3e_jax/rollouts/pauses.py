@@ -82,7 +82,7 @@ class Pauses:
 
         ``tool_written``: the tool's tokens among the inputs of the chunk, ``[steps, slots, lanes]``.
         """
-        done = len(self._table) - 2
+        done = len(self._table) - 1
         for step in range(len(tool_written)):
             sampled = emitted.emitted[step] & (tool_written[step] == _SAMPLE)
             self._states[sampled] = self._table[self._states[sampled], emitted.token_ids[step][sampled]]

@@ -36,8 +36,8 @@ class Sampling:
 class Branch:
     """A continuation to sample: it leaves its trunk after ``fork`` tokens and has at most ``max_tokens`` tokens.
 
-    Tools need ``prefix``, the part of the response before the branch: a call may begin in it, and its calls count
-    towards the cap on calls. It is None without tools, or if the branch starts the response.
+    Tools and stop texts need ``prefix``, the part of the response before the branch: a call or a stop text may begin in
+    it, and its calls count towards the cap on calls. It is None if the branch starts the response.
 
     A branch reads its ``given`` tokens before it samples. They count towards ``max_tokens`` and are marked in
     `Rollout.tool_written`; a given stop token ends nothing.
@@ -93,7 +93,7 @@ class Rollout:
     logprobs: np.ndarray  # under the distribution sampled from
     entropies: np.ndarray  # nats, full vocabulary, temperature 1
     magnitudes: np.ndarray  # ||e(o) - pi|| ||h||
-    finished: bool  # ended with a stop token
+    finished: bool  # ended with a stop token or a stop text
     _: KW_ONLY
     tool_written: np.ndarray | None = None  # bool, tokens that a tool wrote and the policy read; None: no token
     routes: np.ndarray | None = None  # int [T, Q], the experts that each token passed; None: not recorded

@@ -106,9 +106,8 @@ class Toolbox:
         seed: int,
     ):
         self.tool, self.form, self.codec, self.processes, self.seed = tool, form, codec, processes, seed
-        spelled = codec.token_bytes()[:vocabulary]
-        self._token_bytes = spelled + [b""] * (vocabulary - len(spelled))
-        self.calls = call_table(tool.begin, tool.end, self._token_bytes, codec.stop_ids)
+        self._token_bytes = codec.token_bytes(vocabulary)
+        self.calls = call_table(tool.begin, tool.end, self._token_bytes, codec.stop_ids, codec.stop_texts)
         self.table = programs.on_all_devices(self.calls.next)
         self.threads = threading.BoundedSemaphore(min(os.cpu_count() or 1, _MOST_THREADS))
         self.counts: Counter[str] = Counter()
@@ -130,9 +129,12 @@ class Toolbox:
         return (high << 32 | low) >> 1
 
     def call_in(self, token_ids: np.ndarray) -> str:
-        """The text of a call in the tokens that complete it, without its marks or the stop token that ends a turn."""
+        """The text of a call in the tokens that complete it, without its marks or what ends a turn."""
         ids = token_ids[:-1] if len(token_ids) and token_ids[-1] in self.codec.stop_ids else token_ids
-        return self.tool.call_in(b"".join(self._token_bytes[i] for i in ids).decode(errors="replace")) or ""
+        text = b"".join(self._token_bytes[i] for i in ids).decode(errors="replace")
+        for stop in () if self.tool.begin else self.codec.stop_texts:
+            text = text.partition(stop)[0]
+        return self.tool.call_in(text) or ""
 
     def encoded(self, answer: str) -> tuple[np.ndarray, bool]:
         """Tokens that the policy reads, int32, in their form, and whether they are cut at their limit."""

@@ -58,8 +58,8 @@ def declare_programs(
 
 def decoder_calls(session: Session) -> list[DecoderCall]:
     """The kinds of calls of the decoder that a run makes, in the order in which it first makes them."""
-    config, toolbox = session.config, session.sampler.toolbox
-    table = None if toolbox is None else toolbox.table.shape
+    config, recognised = session.config, session.sampler.toolbox or session.sampler.stops
+    table = None if recognised is None else recognised.table.shape
     common = {"names": STREAM_NAMES, "stops": max(len(session.texts.codec.stop_ids), 1), "table": table}
     filtered = config.rollout.top_p < 1
     promotes = config.explore.enabled or config.tools.branching

@@ -101,10 +101,10 @@ def held_out_fingerprints(problems: Sequence[Problem], sets: Sequence[str]) -> d
 
 
 def tokenizer_fingerprint(codec: TextCodec) -> str:
-    """The number of tokens and a hash of the tokenizer's files and stop ids."""
+    """The number of tokens and a hash of the tokenizer's files and the stop ids in them."""
     files = {name: codec.source / name for name in FILES} if codec.source else {}
     content = [name.encode() + b"\0" + path.read_bytes() for name, path in files.items() if path.is_file()]
-    return f"{len(codec)} tokens, {_digest([*(content or [CHARACTERS.encode()]), repr(codec.stop_ids).encode()])}"
+    return f"{len(codec)} tokens, {_digest([*(content or [CHARACTERS.encode()]), repr(codec.stops_in_files).encode()])}"
 
 
 def user_files(config: Config) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.given_tokens import NoCalls, StopTexts
 from fr3e_jax.rollouts.requests import CachedTrunk, Ended, Key, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.tool_calls import ToolCalls
 from fr3e_jax.rollouts.toolbox import Toolbox
@@ -16,11 +17,12 @@ from fr3e_jax.rollouts.toolbox import Toolbox
 
 @dataclass
 class Sampler:
-    """The rollout engine of a run with the run's tools or environment, if it has any."""
+    """The rollout engine of a run with the run's tools or environment and its stop texts, if it has any."""
 
     engine: RolloutEngine
     weights: RolloutWeights
     toolbox: Toolbox | None = None
+    stops: StopTexts | None = None  # without a toolbox, whose table has them
     report: Callable[[int, int], None] | None = None
     """Is told how many responses of a call have ended, and how many it samples; None: nobody is."""
 
@@ -34,7 +36,7 @@ class Sampler:
         """`RolloutEngine.sample` with the run's tools. ``params``: from ``weights.of``."""
         ended = self._reporting(requests, ended)
         if self.toolbox is None:
-            return self.engine.sample(params, requests, select, ended)
+            return self.engine.sample(params, requests, select, ended, self.stops and NoCalls(self.stops, requests))
         with contextlib.closing(ToolCalls(self.toolbox, requests)) as calls:
             return self.engine.sample(params, requests, select, ended, calls)
 

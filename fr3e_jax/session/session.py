@@ -23,6 +23,7 @@ from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.given_tokens import StopTexts
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
 from fr3e_jax.rollouts.toolbox import Toolbox, answer_form, observation_form
@@ -135,6 +136,7 @@ def open_texts(config: Config) -> Texts:
         if path:
             read_architecture(path)  # raises for a folder that is no model, whose tokenizer would be missed first
         codec = TextCodec.load(model.tokenizer or path, model=path, chat=chat_options(config.data))
+        codec.stop_at(config.rollout.stop_tokens, config.rollout.stop_texts)
         template = load_template(config.data.template)
         check_template(template, codec)
         return Texts(codec, template)
@@ -167,7 +169,9 @@ def open_sampler(
                 form = observation_form(setting, codec, chat=chat, turn_end=tool.end)
             else:
                 form = answer_form(tool, codec)
-            vocabulary = model.architecture.vocab_size
-            toolbox = Toolbox(tool, form, codec, vocabulary, programs, processes, config.seed)
+            toolbox = Toolbox(tool, form, codec, codec.rows, programs, processes, config.seed)
+    stops = None
+    if codec.stop_texts and toolbox is None:
+        stops = StopTexts(codec.stop_texts, codec.token_bytes(codec.rows), programs)
     engine = RolloutEngine(programs, declared_shapes(config), seed=config.seed, pad_id=codec.pad_id)
-    return model, Sampler(engine, model.weights, toolbox)
+    return model, Sampler(engine, model.weights, toolbox, stops)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -52,7 +52,14 @@ class Texts:
         return lru_cache(4)(lambda ids: self.codec.decode(np.frombuffer(ids, np.int32), special_tokens=True))
 
     def response_text(self, token_ids: np.ndarray, finished: bool) -> str:
-        """The text of a whole response without its stop token; other special tokens stay visible to the verifier."""
-        # An environment may end a response with a turn, which no stop token need end.
-        stopped = finished and len(token_ids) and int(token_ids[-1]) in self.codec.stop_ids
-        return self.codec.decode(token_ids[:-1] if stopped else token_ids, special_tokens=True)
+        """The text of a whole response without its stop token or text; other special tokens stay visible."""
+        decode = partial(self.codec.decode, special_tokens=True)
+        if not finished or not len(token_ids):
+            return decode(token_ids)
+        before = decode(token_ids[:-1])
+        if int(token_ids[-1]) in self.codec.stop_ids:
+            return before
+        text = decode(token_ids)
+        # The last token completes a stop text. It need not: an environment may end a response with a turn.
+        places = (text.find(stop, max(0, len(before) - len(stop))) for stop in self.codec.stop_texts)
+        return text[: min((place for place in places if place >= 0), default=len(text))]

@@ -41,8 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     if print_config(arguments, config):
         return 0
     from fr3e_jax.data.overview import overview
+    from fr3e_jax.hub import model_directory
+    from fr3e_jax.policy.config_file import read_architecture
 
     with as_config_error():
+        if config.model.path:
+            read_architecture(model_directory(config.model.path))
         data = overview(config)
     if arguments.json:
         print(json.dumps(data.as_json(), indent=2, ensure_ascii=False))

@@ -90,6 +90,7 @@ def export_run(
     with as_config_error():
         check_replaceable(directory)
         codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
+        codec.stop_at(config.rollout.stop_tokens, config.rollout.stop_texts)
         architecture = configured_architecture(config, len(codec))
         codec.fit(architecture.vocab_size)
         devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number works

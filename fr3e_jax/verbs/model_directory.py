@@ -155,11 +155,13 @@ def _config(architecture: Architecture, codec: TextCodec, source: dict[str, Any]
 
 
 def _generation_config(codec: TextCodec, source: dict[str, Any]) -> dict[str, Any]:
-    """The source's generation settings, with the run's stop tokens."""
+    """The source's generation settings, with the run's stop tokens and texts."""
     listed = source.get("eos_token_id")
     listed = listed if isinstance(listed, list) else [listed]
     if set(listed) != set(codec.stop_ids):
         listed = list(codec.stop_ids)
-    stops = {"eos_token_id": listed if len(listed) > 1 else listed[0]}
+    stops: dict[str, Any] = {"eos_token_id": listed if len(listed) > 1 else listed[0]}
+    if codec.stop_texts:
+        stops["stop_strings"] = list(codec.stop_texts)
     padding = {} if source.get("pad_token_id") is not None else {"pad_token_id": codec.pad_id}
     return source | stops | padding

@@ -109,3 +109,58 @@ def test_options_are_written_as_settings(text, value):
 def test_options_that_are_none_are_refused(text):
     with pytest.raises(ConfigError, match="data.template_options"):
         ChatOptions.of([text])
+
+
+ANSWERED = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" + PROMPT
+PLAIN = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+)
+ENDED = INST.replace("{{ m.content }}{% endif %}", "{{ m.content }}<eos>{% endif %}")
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "special", "stops", "warning"),
+    [
+        (ANSWERED, "chat", ["<|im_end|>"], ([], []), 'set rollout.stop_tokens=["<|im_end|>"]'),
+        (ANSWERED, "chat", [], ([], []), 'set rollout.stop_texts=["<|im_end|>"]'),
+        (ANSWERED, "chat", ["<|im_end|>"], (["<|im_end|>"], []), ""),
+        (ANSWERED, "chat", ["<|im_end|>"], (["257"], []), ""),
+        (ANSWERED, "chat", [], ([], ["<|im_end|>\n"]), ""),
+        (ANSWERED, "chat", ["<|im_start|>", "<|im_end|>"], (["<|im_start|>"], []), 'stop_tokens=["<|im_end|>"]'),
+        (ANSWERED.replace("<|im_end|>", "<eos>"), "chat", [], ([], []), ""),
+        (ENDED, "chat", [], ([], []), ""),
+        (PLAIN, "chat", [], ([], []), 'set rollout.stop_texts=["A:"]'),
+        (PLAIN, "chat", [], ([], ["\nA:"]), ""),
+        (None, "qwen_boxed", ["<|im_end|>"], ([], []), 'set rollout.stop_tokens=["<|im_end|>"]'),
+        (None, "simplerl", ["<|im_end|>"], (["<|im_end|>"], []), ""),
+        (None, "qwen_boxed", [], ([], []), ""),
+        (None, "plain", ["<|im_end|>"], ([], []), ""),
+    ],
+)
+def test_a_turn_whose_end_stops_no_response_costs_a_warning(caplog, template, name, special, stops, warning):
+    each = codec(special, template=template)
+    each.stop_at(*stops)
+    check_template(load_template(name), each)
+    assert [warning in line for line in caplog.messages] == [True] * bool(warning)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "texts", "complaint"),
+    [
+        (["<|im_ed|>"], [], "no token of the tokenizer, nor an id below 258; nearest: '<|im_end|>'"),
+        (["999"], [], "rollout.stop_tokens has '999'"),
+        (["two words"], [], "rollout.stop_texts ends responses with any text"),
+        ([], [""], "rollout.stop_texts has an empty text"),
+        ([], ["\ud800"], "rollout.stop_texts: character"),
+    ],
+)
+def test_stops_that_cannot_be_are_refused_by_name(tokens, texts, complaint):
+    with pytest.raises(ValueError) as refused:
+        codec(["<|im_end|>"]).stop_at(tokens, texts)
+    assert complaint in str(refused.value)
+
+
+def test_the_first_stop_token_of_the_settings_comes_first():
+    each = codec(["<|im_end|>"])
+    each.stop_at(["<|im_end|>", "<eos>"], ["\n\nQ:"])
+    assert (each.stop_ids, each.stops_in_files, each.stop_texts, each.pad_id) == ((257, 256), (256,), ("\n\nQ:",), 256)

@@ -383,7 +383,11 @@ def test_added_tokens_beyond_the_embedding_are_errors_in_texts_and_dropped_from_
 @pytest.mark.parametrize(
     ("rows", "ordinary", "expected"),
     [
-        (256, [], "the stop token 256 '<eos>' is beyond the model's embedding of 256 rows; correct eos_token_id in"),
+        (
+            256,
+            [],
+            "the stop token 256 '<eos>' is beyond the model's embedding of 256 rows; correct rollout.stop_tokens",
+        ),
         (257, ["word"], "the tokenizer has 258 tokens, the model's embedding 257; set model.tokenizer to"),
         (100, [], "the tokenizer has 257 tokens, the model's embedding 100"),
     ],

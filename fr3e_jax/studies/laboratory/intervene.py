@@ -295,7 +295,7 @@ def _of_some(session: Session, weights: Params, responses: Sequence[SampledRespo
         for side in (ORIGINAL, SUBSTITUTED):
             # The original side leaves after the token, the other one before it, with the substitute given.
             fork, forced = position + 1 - side, (int(others.token_ids[i]),) * side
-            prefix = response.rollout.head(fork) if session.sampler.toolbox else None
+            prefix = response.rollout.head(fork)
             most = 1 if set(forced) & set(stops) else cap - fork
             for m in range(k):
                 stream = (SAMPLE, 1, response.held_out.index, response.sample, 2 * position + side, m)
