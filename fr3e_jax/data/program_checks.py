@@ -15,7 +15,8 @@ from fr3e_jax.rewards.grader import Grader, Pending
 
 logger = logging.getLogger(__name__)
 
-SAMPLE = 32  # rows of a split whose tests are run
+SAMPLE = 32  # rows of a split whose tests are run, if those of the first ones have a fault
+FIRST = 8  # rows that are run first
 NAMES_SHOWN = 5
 UNREADABLE, FAILING, REWARDED = "unusable_tests", "failing_reference", "rewarded_empty_program"
 
@@ -23,9 +24,9 @@ UNREADABLE, FAILING, REWARDED = "unusable_tests", "failing_reference", "rewarded
 def with_usable_tests(loaded: LoadedSplit) -> LoadedSplit:
     """The split without rows whose tests cannot decide; they are counted in ``dropped`` and named in the log.
 
-    The tests of every row are read. Those of `SAMPLE` rows, evenly spread, are run: on the row's answer, if it has
-    one, on an empty program, and on functions that do nothing. An answer that runs out of time stays, so that a busy
-    machine never changes the data.
+    The tests of every row are read. Those of `FIRST` rows, evenly spread, are run: on the row's answer, if it has
+    one, on an empty program, and on functions that do nothing. If one has a fault, `SAMPLE` rows are run. An answer
+    that runs out of time stays, so that a busy machine never changes the data.
 
     Raises:
       ConfigError: more than half of the rows that were read, or run, are dropped.
@@ -33,9 +34,12 @@ def with_usable_tests(loaded: LoadedSplit) -> LoadedSplit:
     faults = {i: UNREADABLE for i, problem in enumerate(loaded.problems) if _is_unreadable(problem)}
     _report(loaded, faults, len(loaded.problems))
     readable = [i for i in range(len(loaded.problems)) if i not in faults]
-    size = min(SAMPLE, len(readable))
-    sample = [readable[n * len(readable) // size] for n in range(size)]
-    failed = dict(_failed(loaded.problems, sample))
+    failed: dict[int, str] = {}
+    for most in (min(FIRST, SAMPLE), SAMPLE):
+        size = min(most, len(readable))
+        failed = dict(_failed(loaded.problems, [readable[n * len(readable) // size] for n in range(size)]))
+        if not failed:
+            break
     _report(loaded, failed, size)
     faults |= failed
     usable = loaded.subset([i not in faults for i in range(len(loaded.problems))])

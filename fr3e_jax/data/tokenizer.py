@@ -287,6 +287,16 @@ class TextCodec:
         ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
         return [token for token in ids if token not in special and token < self.rows]
 
+    def without_marks(self, text: str) -> str:
+        """Text from elsewhere without special tokens and marks of turns, for a place in the chat template."""
+        added = getattr(self.tokenizer, "added_tokens_decoder", {})
+        special = {*self.tokenizer.all_special_ids, *self.stop_ids, *self._mark_ids}
+        marks = {added[i].content for i in special if i in added} - {""}
+        pattern = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))) or "(?!)")
+        while (shorter := (self._spelled_marks or pattern).sub("", pattern.sub("", text))) != text:
+            text = shorter  # in which another mark may have come together
+        return text
+
     @functools.cached_property
     def _template_text(self) -> str:
         """The source of the chat template, or of all if there are several."""

@@ -7,6 +7,7 @@ starts ``fr3e_jax.rewards.sandbox``. Limits, and their gaps: docs/users/code_exe
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import json
 import math
@@ -14,17 +15,20 @@ import re
 import secrets
 import tempfile
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards import child_processes, scratch
-from fr3e_jax.rewards.code_tests import last_function, read_tests, tests_text
+from fr3e_jax.rewards.code_tests import UnusableTests, last_function, read_tests, tests_text
 from fr3e_jax.verdict import Job, Verdict
 
 RUN = "fr3e_jax.rewards.code:run_program"
 PROGRAM_LIMIT = 100_000  # characters
 START_SECONDS = 2.0  # on top of the time for the tests: two processes have to start
+MOST_SECONDS = 60.0  # of CPU time, however much a row asks for
 CLOCK = 5  # times the CPU time on the clock, so that a program may get as little as a fifth of a core
 SANDBOX = "fr3e_jax.rewards.sandbox"
 PYTHON = ("python", "python3", "py")
@@ -40,7 +44,8 @@ class CodeVerifier:
     ``problem.extra["entry_point"]`` stands for itself; any other continues the prompt (HumanEval's convention).
 
     Attributes:
-      seconds: CPU time of the program, and of its tests; after ``CLOCK`` times that on the clock both are killed.
+      seconds: CPU time of the program, and of its tests; after ``CLOCK`` times that on the clock both are killed. A row
+        may ask for more in ``problem.extra["seconds"]``.
       memory_mb: address space of the program.
     """
 
@@ -63,12 +68,37 @@ class CodeVerifier:
           UnusableTests: the tests have no form that is read; ``run_program`` raises it, too.
         """
         extra = problem.extra
-        tests, entry_point = tests_text(extra.get("tests"), extra.get("setup")), extra.get("entry_point") or ""
+        tests, entry_point = tests_text(extra.get("tests"), extra.get("setup")), _function_of(extra.get("entry_point"))
         prefix = runnable_prefix(problem.prompt)
         entry_point = entry_point or last_function(prefix, unfinished=True)
         program = complete_program(problem.prompt, prefix, code, entry_point)
-        arguments = (program, prefix, tests, entry_point, self.seconds, self.memory_mb)
-        return Job(RUN, arguments, deadline=2 * self.seconds + 2 * START_SECONDS)
+        seconds = max(self.seconds, _seconds_of(extra.get("seconds")))
+        arguments = (program, prefix, tests, entry_point, seconds, self.memory_mb)
+        return Job(RUN, arguments, deadline=2 * seconds + 2 * START_SECONDS)
+
+
+def _function_of(entry_point: Any) -> str:
+    """The name of the function that is tested; LiveCodeBench gives it in JSON: ``{"func_name": "add"}``."""
+    content = entry_point
+    if isinstance(entry_point, str) and entry_point.lstrip().startswith("{"):
+        with contextlib.suppress(ValueError):
+            content = json.loads(entry_point)
+    if isinstance(content, Mapping):
+        return str(content.get("func_name") or content.get("fn_name") or "")
+    return content or ""
+
+
+def _seconds_of(limit: Any) -> float:
+    """The CPU time that a row gives its program, a number or a text such as "4 seconds", up to `MOST_SECONDS`.
+
+    Raises:
+      UnusableTests: it is something else.
+    """
+    text = "" if limit is None else str(limit).strip()
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(?:s|sec|seconds?)?\.?", text)
+    if text and not match:
+        raise UnusableTests(f"extra.seconds is {limit!r:.80}; expected a number of seconds of CPU time")
+    return min(float(match[1]), MOST_SECONDS) if match else 0.0
 
 
 def extract_code(response: str) -> str:

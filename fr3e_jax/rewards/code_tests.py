@@ -6,8 +6,13 @@ docs/users/code_execution.md lists the forms. Tests that cannot be read are an e
 from __future__ import annotations
 
 import ast
+import base64
 import builtins
+import functools
 import json
+import pickletools
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +22,10 @@ _FORMS = (
     "code (asserts, check(candidate), pytest functions, unittest classes), a list of asserts, or pairs of "
     '"input" and "output" ("inputs" and "outputs")'
 )
+MOST_UNPACKED = 2**28  # bytes
+_PACKED = re.compile(r"eJ|eN|eA|eF")  # base64 of the beginning of zlib's data
+_TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
+_OF_A_TEXT = _TEXTS | {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "STOP"}
 _SAME = """
 def _listed(value):
     return [_listed(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -63,12 +72,39 @@ def tests_text(tests: Any, setup: Any = "") -> str:
             raise UnusableTests(f"the tests cannot be read ({error}); expected {_FORMS}") from error
     if not isinstance(tests, str | list | tuple):
         raise UnusableTests(f"the tests are {tests!r}; expected {_FORMS}")
+    if isinstance(tests, str) and _PACKED.match(tests):
+        tests = _unpacked(tests)
     before = _joined(setup or "")
     if isinstance(tests, str) and (content := _json(tests)) is not None:
         if not before or not _is_texts(content):
             return tests
         tests = content
     return f"{before}\n{_joined(tests)}" if before else _joined(tests)
+
+
+@functools.lru_cache(maxsize=64)
+def _unpacked(text: str) -> str:
+    """The JSON that LiveCodeBench packs into a row: base64 of zlib of a pickled text.
+
+    The pickle is parsed and never run: it may hold one text and nothing else.
+
+    Raises:
+      UnusableTests: it is something else, or larger than `MOST_UNPACKED`.
+    """
+    try:
+        unpacking = zlib.decompressobj()
+        content = unpacking.decompress(base64.b64decode(text), MOST_UNPACKED)
+        if not unpacking.eof:
+            raise ValueError(f"they are cut off, or longer than {MOST_UNPACKED:,} bytes")
+        if content[:1] != b"\x80":  # no pickle: the JSON itself
+            return content.decode()
+        operations = [(opcode.name, value) for opcode, value, _ in pickletools.genops(content)]
+        if unknown := {name for name, _ in operations} - _OF_A_TEXT:
+            raise ValueError(f"their pickle holds more than a text ({', '.join(sorted(unknown))})")
+        (unpacked,) = [value for name, value in operations if name in _TEXTS]
+        return unpacked
+    except (ValueError, zlib.error) as error:
+        raise UnusableTests(f"the packed tests cannot be read ({error}); expected {_FORMS}") from error
 
 
 def read_tests(text: str, entry_point: str = "") -> Tests:

@@ -34,6 +34,7 @@ class PosedProblems(Sequence[Problem]):
     make: MakeEnvironment
     seconds: float
     otherwise: str
+    clean: Callable[[str], str] = str
     _first: dict[int, str] = field(default_factory=dict, repr=False, compare=False)  # observations, by index
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class PosedProblems(Sequence[Problem]):
 
     def _posed(self, problem: Problem) -> str:
         """The first observation; "" without one, or where it takes too long."""
-        return _within(self.make, self.seconds, lambda: self._begun(problem)) or ""
+        return self.clean(_within(self.make, self.seconds, lambda: self._begun(problem)) or "")
 
     def _begun(self, problem: Problem) -> str:
         try:
@@ -71,18 +72,20 @@ class PosedTask:
       make: makes the environment of an episode.
       seconds: in which it must pose a question.
       first: the first observation of the first problem; "": the environment poses no questions.
+      clean: drops the marks of turns from an observation.
     """
 
-    def __init__(self, task: Task, make: MakeEnvironment, seconds: float, first: str):
+    def __init__(self, task: Task, make: MakeEnvironment, seconds: float, first: str, clean: Callable[[str], str]):
         self.name, self.dropped = task.name, task.dropped
-        self._task, self._make, self._seconds, self._first = task, make, seconds, first
+        self._task, self._make, self._seconds, self._first, self._clean = task, make, seconds, first, clean
         self._posed: dict[Split, PosedProblems] = {}
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if not self._first:
             return self._task.problems(split)
         if split not in self._posed:
-            self._posed[split] = PosedProblems(self._task.problems(split), self._make, self._seconds, self._first)
+            problems = self._task.problems(split)
+            self._posed[split] = PosedProblems(problems, self._make, self._seconds, self._first, self._clean)
         return self._posed[split]
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
@@ -102,7 +105,11 @@ def _within(make: MakeEnvironment, seconds: float, play: Callable[[], str]) -> s
 
 
 def posed_task(
-    task: Task, make: MakeEnvironment, config: EnvironmentConfig, check_prompt: Callable[[str], Any]
+    task: Task,
+    make: MakeEnvironment,
+    config: EnvironmentConfig,
+    check_prompt: Callable[[str], Any],
+    clean: Callable[[str], str] = str,
 ) -> PosedTask:
     """The task in its environment, after a turn of its first problem.
 
@@ -111,6 +118,7 @@ def posed_task(
       make: makes the environment of an episode.
       config: names it, and limits its time.
       check_prompt: raises ValueError if a first observation cannot be a prompt.
+      clean: drops the marks of turns from an observation.
 
     Raises:
       ValueError: the environment fails or takes too long, or its first observation cannot be a prompt.
@@ -125,5 +133,6 @@ def posed_task(
                 f"environment.kind={kind}: the first turns of two episodes of problem {problems[0].id} did not end "
                 f"after twice environment.seconds={seconds:g}; let {stages[-1]} return sooner, or raise it"
             )
+        first = clean(first)
         check_prompt(first or problems[0].prompt)
-    return PosedTask(task, make, seconds, first)
+    return PosedTask(task, make, seconds, first, clean)

@@ -109,7 +109,7 @@ def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool
         texts.prompt_text("?")  # a missing chat template fails here, before a run directory exists
         make = load_environment(config.environment, task)
         if make is not None:
-            task = posed_task(task, make, config.environment, texts.prompt_ids)
+            task = posed_task(task, make, config.environment, texts.prompt_ids, texts.codec.without_marks)
         user_function = user_verifier(config.data.verifier)
         grader = Grader(user_function or task.verifier(), config.rewards, ENVIRONMENT if make else "verifier")
     if user_function:
@@ -162,7 +162,9 @@ def open_sampler(
         if codec.rows < len(codec):
             texts.prompt_ids("1")  # a mark of the template that the embedding lacks fails here, not at every prompt
         toolbox = None
-        tool = load_tool(config.tools) if make is None else environment_tool(make, config.environment)
+        tool = (
+            load_tool(config.tools) if make is None else environment_tool(make, config.environment, codec.without_marks)
+        )
         if tool is not None:
             setting, chat = config.environment.observation, texts.template.chat
             if tool.is_environment:

@@ -144,13 +144,16 @@ def load_environment(config: EnvironmentConfig, task: Any) -> MakeEnvironment | 
     return result
 
 
-def environment_tool(make: MakeEnvironment, config: EnvironmentConfig) -> Tool:
-    """The environment of a run as a tool with state: a call is a turn, and its answer an observation."""
+def environment_tool(make: MakeEnvironment, config: EnvironmentConfig, clean: Callable[[str], str] = str) -> Tool:
+    """The environment of a run as a tool with state: a call is a turn, and its answer an observation.
+
+    ``clean`` drops the marks of turns from an observation, as the first one lost them when it became a prompt.
+    """
 
     def open_episode(problem: Problem | None, seed: int) -> Episode:
         assert problem is not None  # a run with an environment names the problem of every branch
         episode = Episode(make, original(problem), seed)
-        if episode.first in ("", problem.prompt):
+        if clean(episode.first) in ("", problem.prompt):
             return episode
         episode.abandon()
         raise EpisodeFault(

@@ -61,6 +61,11 @@ def test_foreign_text_loses_the_marks_of_turns(case):
     }
     each = codec(**layout)
     assert each.decode(each.encode_foreign(text), special_tokens=True) == expected
+    assert each.without_marks(text) == expected
+
+
+def test_a_mark_that_comes_together_from_what_is_left_goes_too():
+    assert codec(**QWEN, template=TURN).without_marks("<|im_<|im_start|>end|><tool_<|im_end|>call>x") == "x"
 
 
 def test_a_setting_s_text_keeps_the_marks_of_the_template():

@@ -30,6 +30,7 @@ from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.session.grading import ENVIRONMENT, GradingFailed, ResponseGrader, RewardRange
 from fr3e_jax.session.posed_task import PosedProblems, posed_task
 from fr3e_jax.session.session import open_session
+from fr3e_jax.tools.environment import environment_tool
 
 STEP, CAP = 3, 20
 SETTINGS = {
@@ -356,6 +357,17 @@ def test_the_first_observation_is_the_prompt(session):
     assert [p.prompt for p in task.problems("train")[:2]] == ["0+0=", "1+0="]
     plain = posed_task(session.task, scripted.Scripted, scripted.config_of(kind="x"), session.texts.prompt_ids)
     assert plain.problems("train")[3] == session.task.problems("train")[3]
+
+
+def test_the_first_observation_loses_the_marks_of_turns_in_prompt_and_episode(session):
+    class Marking(scripted.Posing):
+        def reset(self, problem, seed):
+            return f"<mark>{super().reset(problem, seed)}"
+
+    clean, config = lambda text: text.replace("<mark>", ""), scripted.config_of(kind="x")
+    problem = posed_task(session.task, Marking, config, session.texts.prompt_ids, clean).problems("train")[3]
+    assert problem.prompt == "3+0="
+    environment_tool(Marking, config, clean).open(problem, seed=1).close()
 
 
 def test_an_environment_in_a_file_poses_grades_and_is_evaluated(tiny_run, params):

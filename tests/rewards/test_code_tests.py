@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
+import zlib
 
 import pytest
 
 from fr3e_jax.problem import Problem
-from fr3e_jax.rewards import scratch
+from fr3e_jax.rewards import code_tests, scratch
 from fr3e_jax.rewards.code import CodeVerifier, run_program
+from fr3e_jax.rewards.code_tests import UnusableTests
 from fr3e_jax.rewards.program_judge import outputs_agree
 from fr3e_jax.verdict import Job
 
@@ -27,7 +31,26 @@ STACK = (
 METHOD = "class Solution:\n    def add(self, a, b):\n        return a + b\n"
 PAIRS = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}
 
+STDIN = json.dumps([{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}])
+
+
+def packed(content: object, level: int = -1, protocol: int = 4) -> str:
+    """Tests as LiveCodeBench packs them."""
+    data = content if isinstance(content, bytes) else pickle.dumps(content, protocol)
+    return base64.b64encode(zlib.compress(data, level)).decode()
+
+
 FORMS = {
+    "packed pairs (LiveCodeBench)": (ECHO, packed(STDIN), {}),
+    "packed by an older protocol": (ECHO, packed(STDIN, protocol=2), {}),
+    "packed without compression": (ECHO, packed(STDIN, level=0), {}),
+    "packed with a long text": (ECHO, packed(STDIN + " " * 100_000, level=9), {}),
+    "packed without a pickle": (ECHO, packed(STDIN.encode()), {}),
+    "packed calls of the function in metadata": (
+        METHOD,
+        packed(json.dumps([{"input": "1\n2", "output": "3", "testtype": "functional"}])),
+        {"entry_point": '{"func_name": "add"}', "seconds": "4 seconds"},
+    ),
     "a list of asserts (MBPP)": (ADD, ["assert add(1, 2) == 3", "assert add(-1, 1) == 0"], {}),
     "a list with set-up code (MBPP)": (
         ADD,
@@ -308,3 +331,57 @@ def test_a_program_with_input_has_its_time_over_all_inputs():
 )  # fmt: skip
 def test_outputs_agree_in_words_and_nearly_in_decimals(output, expected, same):
     assert outputs_agree(output, expected) is same
+
+
+class Armed:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('the pickle was run')",)
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        (packed(Armed()), "holds more than a text .*REDUCE"),
+        (packed([STDIN]), "holds more than a text"),
+        (packed({"inputs": STDIN}), "holds more than a text"),
+        (packed(b"\x80\x04."), "cannot be read"),
+        (packed(pickle.dumps(STDIN)[:-20]), "cannot be read"),
+        (packed(STDIN)[:-8], "cut off|cannot be read"),
+        ("eJ" + "A" * 40, "cannot be read"),
+        ("eJ not base64", "cannot be read"),
+        (packed(bytes(2000)), "longer than 1,000"),
+        (packed("7"), "expected code"),
+        (packed("def f(): pass"), "check nothing"),
+    ],
+)
+def test_packed_tests_that_hold_anything_else_are_unusable_and_never_run(tests, reason, monkeypatch):
+    monkeypatch.setattr(code_tests, "MOST_UNPACKED", 1000)
+    code_tests._unpacked.cache_clear()
+    with pytest.raises(UnusableTests, match=reason):
+        code_tests.read_tests(code_tests.tests_text(tests))
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        (None, 3),
+        ("", 3),
+        (1, 3),
+        (5, 5),
+        ("10", 10),
+        ("4.5 seconds", 4.5),
+        ("6s", 6),
+        ("8 sec.", 8),
+        (1e3, 60),
+        ("0", 3),
+    ],
+)
+def test_a_row_may_give_its_program_more_time(limit, seconds):
+    job = CodeVerifier().job(Problem("1", "Add.", "", extra={"tests": PAIRS, "seconds": limit}), ECHO)
+    assert (job.arguments[4], job.deadline) == (seconds, 2 * seconds + 4)
+
+
+@pytest.mark.parametrize("limit", ["long", "-3", "3 minutes", [4], "nan", "1e9999", True])
+def test_a_time_that_is_none_makes_the_row_unusable(limit):
+    with pytest.raises(UnusableTests, match="expected a number of seconds"):
+        CodeVerifier().job(Problem("1", "Add.", "", extra={"tests": PAIRS, "seconds": limit}), ECHO)
