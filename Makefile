@@ -62,6 +62,7 @@ ON_EIGHT_DEVICES := tests/programs tests/policy/test_huggingface.py \
 test-parity: $(PARITY)/.installed
 	FR3E_REQUIRE_TORCH=1 $(PARITY)/bin/python -m pytest $(WORKERS) \
 		tests/policy/test_transformers_parity.py tests/policy/test_peft_parity.py tests/rollouts/test_transformers_generation.py \
+		tests/verbs/test_smollm2.py::test_weights_configuration_and_tokenizer_are_those_that_transformers_reads \
 		tests/loop/test_end_to_end.py::test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits
 
 # `fr3e plan` on small TPU topologies, compiled by libtpu. Without libtpu the tests fail, because the variable is set;

@@ -15,7 +15,7 @@ from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.model_names import ModelName
 from fr3e_jax.configuration.options import implementations, implemented_by, option
 from fr3e_jax.configuration.shaping_sections import ShapingConfig
-from fr3e_jax.configuration.task_sections import ChainConfig, CharCountConfig, LockConfig, OrderConfig
+from fr3e_jax.configuration.task_sections import ChainConfig, CharCountConfig, LockConfig, MazeConfig, OrderConfig
 
 
 @dataclass
@@ -62,8 +62,8 @@ class DataConfig:
 
     task: str = option(
         "order",
-        "order, chain, lock, char_count, gsm8k_calculator, datasets, or 'FILE.py:NAME' / 'package.module:NAME' of your "
-        "own task",
+        "order, chain, maze, lock, char_count, gsm8k_calculator, datasets, or 'FILE.py:NAME' / 'package.module:NAME' "
+        "of your own task",
     )
     root: str = option("", "directory or address under which the files of dataset cards lie (data.task=datasets)")
     train: list[str] = option(
@@ -95,6 +95,7 @@ class DataConfig:
     chain: ChainConfig = field(default_factory=ChainConfig)
     lock: LockConfig = field(default_factory=LockConfig)
     char_count: CharCountConfig = field(default_factory=CharCountConfig)
+    maze: MazeConfig = field(default_factory=MazeConfig)
 
 
 @dataclass

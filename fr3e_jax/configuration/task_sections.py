@@ -59,3 +59,10 @@ class CharCountConfig:
 
     min_letters: int = option(5, "letters of the shortest word", ge=1, le=64)
     max_letters: int = option(20, "letters of the longest word", ge=1, le=64)
+
+
+@dataclass
+class MazeConfig:
+    """The embedded task *Maze*: walk through a perfect maze."""
+
+    side: int = option(9, "squares of a side, walls included; an odd number", ge=7, le=63)
