@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,9 @@ import numpy as np
 from fr3e_jax.cluster.processes import own_processes
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.load import Overrides, default_config
 from fr3e_jax.configuration.provenance import CONFIG_FILE
+from fr3e_jax.conversation import messages_of, question_of
 from fr3e_jax.hub import is_id
 from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.programs.explore_programs import find_anchors
@@ -27,6 +29,8 @@ from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.stores.reading import holds_run, run_folder
 
 CHECKPOINTS = "checkpoints"  # folder of a run
+Messages = Sequence[Mapping[str, Any]]
+Prompts = str | Messages | Sequence[str | Messages]
 AT = ("entropy", "logprob", "gradient", "uniform", "random")
 
 
@@ -119,7 +123,7 @@ class Policy:
 
     def sample(
         self,
-        prompts: str | Sequence[str],
+        prompts: Prompts,
         n: int = 1,
         *,
         temperature: float | None = None,
@@ -132,7 +136,8 @@ class Policy:
         """Sample ``n`` answers to each prompt; a flat list, prompt by prompt.
 
         Args:
-          prompts: questions; the template of ``config.data.template`` is put around them.
+          prompts: questions; the template of ``config.data.template`` is put around them. Each is a text or a list of
+            messages with ``role`` and ``content``; a single one needs no list around it.
           n: answers to each.
           temperature: 0 is greedy; None for this, ``top_p`` and ``max_tokens``: as ``config.rollout`` has it.
           top_p: nucleus of this mass; 1 filters nothing.
@@ -145,7 +150,7 @@ class Policy:
         Raises:
           ConfigError: a prompt is empty or cannot be encoded, or an argument is out of its range.
         """
-        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        prompts = _questions(prompts)
         sampling, cap = self._sampling(temperature, top_p, top_k), self._cap(max_tokens)
         self._check_count("n", n)
         with as_config_error():
@@ -224,18 +229,19 @@ class Policy:
             states.append(State(fork, token, float(completion.entropies[fork]), answers))
         return states
 
-    def score(self, prompts: str | Sequence[str], responses: str | Sequence[str]) -> list[ScoredResponse]:
+    def score(self, prompts: Prompts, responses: str | Sequence[str]) -> list[ScoredResponse]:
         """Log-probs (temperature 1) and entropies of given answers; a stop token ends each of them.
 
         Args:
-          prompts: questions, one for each answer; or one for all.
+          prompts: questions as for `sample`, one for each answer; or one for all.
           responses: the answers' texts.
 
         Raises:
           ConfigError: the numbers differ, a prompt is empty, or a text cannot be encoded.
         """
         responses = [responses] if isinstance(responses, str) else list(responses)
-        prompts = [prompts] * len(responses) if isinstance(prompts, str) else list(prompts)
+        questions = _questions(prompts)
+        prompts = questions * len(responses) if _is_single(prompts) else questions
         if len(prompts) != len(responses):
             raise ConfigError(f"{len(prompts)} prompts and {len(responses)} responses; expected one prompt for each")
         codec, engine = self.texts.codec, self._sampler.engine
@@ -337,7 +343,7 @@ class Policy:
         if needed > most:
             raise ConfigError(
                 f"a sequence could have {needed} tokens, and the network has {most} positions; lower max_tokens, or "
-                "load the policy with overrides=['model.max_position_embeddings=...']"
+                "load the policy with overrides={'model.max_position_embeddings': ...}"
             )
 
     def _number(self, seed: int | None) -> int:
@@ -349,6 +355,26 @@ class Policy:
         return seed
 
 
+def _is_single(prompts: Any) -> bool:
+    """Whether the prompts are a single one: a text, or the messages of one conversation."""
+    return isinstance(prompts, str) or bool(messages_of(prompts))
+
+
+def _questions(prompts: Any) -> list[str]:
+    """The questions of texts or messages.
+
+    Raises:
+      ConfigError: one is neither.
+    """
+    questions = []
+    for i, prompt in enumerate([prompts] if _is_single(prompts) else prompts):
+        try:
+            questions.append(question_of(prompt))
+        except ValueError as error:
+            raise ConfigError(f"prompt {i} {error}") from error
+    return questions
+
+
 def _fetched(address: str) -> Path:
     """The folder of a run or of a model in an object store."""
     run, _, step = address.partition(f"/{CHECKPOINTS}/")
@@ -358,14 +384,15 @@ def _fetched(address: str) -> Path:
     return fetched_folder(address)
 
 
-def load_policy(source: str | Path, *, step: int | None = None, overrides: Sequence[str] = ()) -> Policy:
+def load_policy(source: str | Path, *, step: int | None = None, overrides: Overrides = ()) -> Policy:
     """The policy in a directory: a Hugging Face model, a run of `fr3e train` or `fr3e sft`, or one of its checkpoints.
 
     Args:
       source: ``Qwen2.5-0.5B``, ``runs/demo-...``, ``runs/demo-.../checkpoints/40``, or an id of the Hugging Face hub:
         ``Qwen/Qwen2.5-0.5B``. Each may be at an address in an object store.
       step: the checkpoint of a run; None: the newest.
-      overrides: settings, as on the command line: ``["model.compute_dtype=bfloat16", "data.template=chat"]``.
+      overrides: settings, ``{"model.compute_dtype": "bfloat16", "data.template": "chat"}``, or a list of texts as on
+        the command line.
 
     Raises:
       ConfigError: there is no such directory, or it holds neither a model nor a run.
@@ -385,6 +412,5 @@ def load_policy(source: str | Path, *, step: int | None = None, overrides: Seque
         raise ConfigError(f"{path} has neither config.json (a model) nor {CONFIG_FILE} (a run)")
     if step is not None:
         raise ConfigError(f"step={step} names a checkpoint, but {path} is a model; leave step out")
-    from fr3e_jax.configuration.load import default_config
-
+    overrides = [overrides] if isinstance(overrides, str | Mapping) else overrides
     return Policy(default_config([f"model.path={source if from_hub else path}", *overrides]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import best_metric
+from fr3e_jax.configuration.load import Overrides
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.python_task import MakeEnvironment, PlayedTask, PythonTask, RewardedTask, Rewards, Rows
 from fr3e_jax.data.task import Task, load_task
-from fr3e_jax.loop.callbacks import Callback, Callbacks, check_callbacks
+from fr3e_jax.loop.callbacks import Callback, check_callbacks
 from fr3e_jax.loop.train import train
 from fr3e_jax.rewards.verifier import UserCodeError
 from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.console import is_share
 from fr3e_jax.runs.metrics import read_metrics, recorded_scores
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.studies.reports.run_page import PageAtTheEnd
@@ -29,7 +31,7 @@ class TrainingFailed(RuntimeError):
     """A run ended before its budget was spent; the message says at which step and why."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainingResult:
     """A run that has ended.
 
@@ -47,6 +49,23 @@ class TrainingResult:
     evaluations: list[dict[str, Any]]
     best_checkpoint: Path | None
 
+    def __repr__(self) -> str:
+        """The result in five lines, as a notebook shows it."""
+        steps, rewards = (
+            len(self.history),
+            [record["reward/mean"] for record in self.history if "reward/mean" in record],
+        )
+        first, last = (self.evaluations[0], self.evaluations[-1]) if self.evaluations else ({}, {})
+        shares = [f"{name} {first[name]:.1%} -> {last[name]:.1%}" for name in last if is_share(name) and name in first]
+        lines = (
+            f"{self.state} after {steps} step{'s' * (steps != 1)}",
+            f"reward    {f'{rewards[0]:.3f} -> {rewards[-1]:.3f}' if rewards else 'of no step'}",
+            f"held-out  {', '.join(shares) or 'not evaluated'}",
+            f"best      {self.best_checkpoint or 'no checkpoint has a score'}",
+            f"run       {self.run_dir}",
+        )
+        return "\n".join(lines)
+
     def policy(self) -> Policy:
         """The policy after the last step."""
         from fr3e_jax.api.policy import load_policy
@@ -60,17 +79,17 @@ class Trainer:
     Args:
       recipe: a YAML file.
       reward: ``f(prompt, response, **columns) -> float`` in [0, 1], 1 for right; or a list of functions, or of
-        ``(function, weight)``, whose weighted mean is the reward. It gets the columns that it names. It runs in this
-        process, and what it raises comes back as it is. None: the verifier of the recipe, or with ``problems`` exact
-        equality with the row's ``gold`` or ``answer``.
-      problems: rows with a ``prompt``: a list of dicts, a JSONL file, a ``datasets.Dataset``, a Grain source. None: the
-        task of the recipe.
+        ``(function, weight)``, whose weighted mean is the reward. The mean of each is the metric ``rewards/NAME``. A
+        function gets the columns that it names. It runs in this process, and what it raises comes back as it is. None:
+        the verifier of the recipe, or with ``problems`` exact equality with the row's ``gold`` or ``answer``.
+      problems: rows with a ``prompt``, a text or a list of messages: a list of dicts, a JSONL file, a
+        ``datasets.Dataset``, a Grain source. None: the task of the recipe.
       held_out: rows to evaluate on; None: every tenth of ``problems``, which then does not train.
       environment: a class, or another callable without arguments, whose objects have ``reset(problem, seed)`` and
         ``step(text)`` (docs/users/environments.md). Its steps give the rewards. None: the recipe's
         ``environment.kind``.
-      callbacks: are told of steps, evaluations, checkpoints and the end.
-      overrides: settings, as on the command line: ``["explore.num_anchors=2"]``.
+      callbacks: are told of steps, evaluations, checkpoints and the end; metrics that they return are recorded.
+      overrides: settings, ``{"explore.num_anchors": 2}``, or a list of texts as on the command line.
       run_dir: the directory or address of a new run; None: ``runtime.run_dir``, or a new one in ``runtime.output_dir``.
 
     Raises:
@@ -86,9 +105,10 @@ class Trainer:
         held_out: Rows | None = None,
         environment: MakeEnvironment | None = None,
         callbacks: Sequence[Callback] = (),
-        overrides: Sequence[str] = (),
+        overrides: Overrides = (),
         run_dir: str | Path | None = None,
     ):
+        overrides = [overrides] if isinstance(overrides, str | Mapping) else overrides
         of_environment = [] if environment is None else ["environment.kind=task"]
         self.config: Config = load_config(recipe, [*overrides, *of_environment])
         self.callbacks = tuple(callbacks)
@@ -137,7 +157,7 @@ class Trainer:
                 run_dir,
                 resume is not None,
                 task=self._task,
-                callback=Callbacks([ending, *page, *self.callbacks]),
+                callbacks=[ending, *page, *self.callbacks],
             )
         except UserCodeError as error:
             if error.__cause__ is None:

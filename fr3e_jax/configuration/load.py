@@ -6,7 +6,7 @@ import copy
 import re
 import typing
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -24,20 +24,27 @@ from fr3e_jax.shipped_files import find_recipe
 from fr3e_jax.stores.copies import fetched_file
 from fr3e_jax.stores.objects import is_remote
 
+OVERRIDES = "overrides"  # of a Python program, in messages
 
-def load_config(recipe: str | Path, overrides: Sequence[str] = (), *, training: bool = True) -> Config:
+
+Overrides = Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
+"""Settings by name, flat or in sections; or texts as on the command line, and such mappings among them."""
+
+
+def load_config(recipe: str | Path, overrides: Overrides = (), *, training: bool = True) -> Config:
     """The checked settings: defaults, then included files, then the recipe, then overrides; later ones win.
 
     Args:
         recipe: YAML file, its address in an object store, or the name of a recipe that comes with the package:
             ``demo``, ``methods/grpo``.
-        overrides: ``section.field=value``; values are YAML, except that text settings take the value as it stands.
+        overrides: ``{"section.field": value}``, or ``section.field=value`` in a list; there values are YAML, except
+            that text settings take the value as it stands.
         training: also refuse settings with which reinforcement learning cannot learn.
 
     Raises:
         ConfigError: one line with the place, the mistake and the nearest valid choice.
     """
-    return _merged([*read_recipe(_recipe_file(recipe)), *map(parse_override, overrides)], training=training)
+    return _merged([*read_recipe(_recipe_file(recipe)), *override_layers(overrides)], training=training)
 
 
 def _recipe_file(recipe: str | Path) -> Path:
@@ -49,13 +56,13 @@ def _recipe_file(recipe: str | Path) -> Path:
         raise ConfigError(f"{recipe} cannot be read: {error}") from error
 
 
-def default_config(overrides: Sequence[str] = ()) -> Config:
+def default_config(overrides: Overrides = ()) -> Config:
     """The default settings with overrides, as `load_config` without a recipe; not for training.
 
     Raises:
         ConfigError: see `load_config`.
     """
-    return _merged(list(map(parse_override, overrides)), training=False)
+    return _merged(override_layers(overrides), training=False)
 
 
 @cache
@@ -73,6 +80,38 @@ def _merged(layers: Sequence[Layer], *, training: bool) -> Config:
     correct_by_default(config, origins)
     check(config, origins, training=training)
     return config
+
+
+def override_layers(overrides: Overrides) -> list[Layer]:
+    """A layer for each override.
+
+    Raises:
+        ConfigError: one is neither a text nor a mapping, or names no setting.
+    """
+    if isinstance(overrides, str | Mapping):
+        overrides = [overrides]
+    layers = []
+    for override in overrides:
+        if isinstance(override, Mapping):
+            layers.append(Layer(COMMAND_LINE, flatten(_plain(override), OVERRIDES)))
+        elif isinstance(override, str):
+            layers.append(parse_override(override))
+        else:
+            raise ConfigError(
+                f"{OVERRIDES}: {override!r} is neither key=value nor a mapping; expected {{'explore.num_anchors': 2}}"
+            )
+    return layers
+
+
+def _plain(value: Any) -> Any:
+    """A value in the types of YAML: paths as texts, tuples as lists, scalars of NumPy as numbers."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def parse_override(text: str) -> Layer:

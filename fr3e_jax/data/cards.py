@@ -22,7 +22,7 @@ from fr3e_jax.shipped_files import root
 FOLDER = Path("configs") / "data"
 SUFFIXES = (".yaml", ".yml")
 _SEEN_ROWS = 20  # of a file without a card, to find its columns
-COLUMNS = (("question", "prompt", "problem"), ("answer", "gold"))  # of a file of rows without a card
+COLUMNS = (("question", "prompt", "problem", "messages"), ("answer", "gold"))  # of a file of rows without a card
 
 
 def load_named(name: str, default_split: str, root: str = "") -> tuple[Card, str]:
@@ -70,16 +70,15 @@ def _of_rows(name: str, root: str) -> Card:
     question, answer = (next((columns[name] for name in names if name in columns), "") for names in COLUMNS)
     if not question or not answer:
         raise ConfigError(
-            f"{path} has the columns {', '.join(columns.values())}; expected question, prompt or problem and answer or "
-            "gold, or a dataset card that names others (docs/users/own_data.md)"
+            f"{path} has the columns {', '.join(columns.values())}; expected question, prompt, problem or messages and "
+            "answer or gold, or a dataset card that names others (docs/users/own_data.md)"
         )
-    asked, gold = (next((row[name] for row in rows if row.get(name)), "") for name in (question, answer))
-    is_message = isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], dict) and "content" in asked[0]
+    gold = next((row[answer] for row in rows if row.get(answer)), "")
     hashes, boxed = "#### " in str(gold), "\\boxed" in str(gold)
     golds = FieldRule(
         answer, unwrap_list=isinstance(gold, list), after_last="#### " * hashes, last_boxed=boxed and not hashes
     )
-    rules = {"question": FieldRule(f"{question}[0].content" if is_message else question), "answer": golds}
+    rules = {"question": FieldRule(question), "answer": golds}
     if "solution" in columns:
         rules["solution"] = FieldRule(columns["solution"])
     elif hashes or boxed:

@@ -16,6 +16,7 @@ from fr3e_jax.rewards.extraction import last_boxed
 
 MISSING = None  # an absent field is treated like a null field
 MAX_LITERAL = 1_000_000  # characters of a stringified list
+MAX_DIGITS = 4000  # of a number; Python writes no more than 4300
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+)\]")
 
 
@@ -85,13 +86,14 @@ class FieldRule:
         """
         value = lookup(row, self.path)
         values = unwrapped(value) if self.unwrap_list else [value]
-        texts = [self._extract(text_of(value)) for value in values if value is not MISSING]
+        texts = [self.extract(text_of(value)) for value in values if value is not MISSING]
         distinct = tuple(dict.fromkeys(text for text in texts if text.strip()))
         if not distinct:
             raise Unusable("empty")
         return distinct
 
-    def _extract(self, text: str) -> str:
+    def extract(self, text: str) -> str:
+        """The text after these steps; raises Unusable if it has not the form that they expect."""
         if not text.strip():
             return ""
         text = text.removeprefix(self.strip_prefix).removesuffix(self.strip_suffix)
@@ -115,6 +117,8 @@ def text_of(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise Unusable("unreadable")
     if isinstance(value, int):
+        if abs(value) >= 10**MAX_DIGITS:
+            raise Unusable("unreadable")
         return str(value)
     if not math.isfinite(value):
         raise Unusable("unreadable")

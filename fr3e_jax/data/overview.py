@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.datasets import DatasetsTask
 from fr3e_jax.data.overlap import Overlap, overlaps
 from fr3e_jax.data.task import Split, Task, held_out_split, load_task
-from fr3e_jax.data.templates import Template, chat_options, check_template, load_template
+from fr3e_jax.data.templates import chat_options, check_template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.problem import Problem
 
@@ -107,14 +108,18 @@ def overview(config: Config) -> Overview:
     shown: dict[str, dict[str, Sequence[Problem]]] = {role: {} for role in get_args(Split)}
     for each in sets:
         shown[each.role][each.name] = each.shown
-    examples = [(each.id, each.gold, template.render(each.prompt, codec.render_chat)) for each in _examples(sets)]
+
+    def rendered(problem: Problem) -> str:
+        return template.render(problem.prompt, codec.render_chat)
+
+    examples = [(each.id, each.gold, _or_complaint(rendered, each)) for each in _examples(sets)]
     return Overview(
         recipe=config.name,
         task=task.name,
         template=template.name,
         tokenizer=directory or "embedded characters",
         max_prompt_tokens=config.data.max_prompt_tokens,
-        sets=[_describe(each, task, config, template, codec) for each in sets],
+        sets=[_describe(each, task, config, lambda problem: codec.encode_prompt(rendered(problem))) for each in sets],
         overlaps=overlaps(shown["train"], shown["test"]),
         prompts=examples,
     )
@@ -144,8 +149,16 @@ def _sample(problems: Sequence[Problem]) -> Sequence[Problem]:
     return [problems[index * (len(problems) // SAMPLE)] for index in range(SAMPLE)]
 
 
-def _describe(each: _Set, task: Task, config: Config, template: Template, codec: TextCodec) -> SetOverview:
-    texts = [template.render(problem.prompt, codec.render_chat) for problem in each.shown]
+def _or_complaint(rendered: Callable[[Problem], str], problem: Problem) -> str:
+    try:
+        return rendered(problem)
+    except ConfigError:  # of the settings, and not of this problem
+        raise
+    except ValueError as error:
+        return f"dropped: {error}"
+
+
+def _describe(each: _Set, task: Task, config: Config, encode: Callable[[Problem], Sequence[int]]) -> SetOverview:
     described = SetOverview(
         name=each.name,
         role=each.role,
@@ -156,7 +169,7 @@ def _describe(each: _Set, task: Task, config: Config, template: Template, codec:
         repeated_questions=0,
         share=1.0 if each.role == "train" else None,
         verifier="",
-        lengths=measure(texts, codec, config.data.max_prompt_tokens),
+        lengths=measure(each.shown, encode, config.data.max_prompt_tokens),
     )
     if isinstance(task, DatasetsTask):
         loaded = next(loaded for loaded in task.parts[each.role] if loaded.name == each.name)
@@ -171,13 +184,13 @@ def _dropped(dropped: Mapping[str, int], role: str) -> dict[str, int]:
     return {reason.removeprefix(f"{role}/"): n for reason, n in dropped.items() if reason.startswith(f"{role}/")}
 
 
-def measure(texts: Sequence[str], codec: TextCodec, limit: int) -> Lengths:
+def measure(problems: Sequence[Problem], encode: Callable[[Problem], Sequence[int]], limit: int) -> Lengths:
     """Statistics of the lengths of prompts in tokens. Prompts of more than ``limit`` tokens count as too long."""
     lengths: list[int] = []
     statistics = Lengths()
-    for text in texts:
+    for problem in problems:
         try:
-            lengths.append(len(codec.encode_prompt(text)))
+            lengths.append(len(encode(problem)))
         except ValueError as error:
             statistics.unspeakable += 1
             statistics.complaint = statistics.complaint or str(error)

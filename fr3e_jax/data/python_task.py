@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.conversation import gives_away, question_of
 from fr3e_jax.data.fields import Unusable, text_of
 from fr3e_jax.data.jsonl import existing_file, read_rows
 from fr3e_jax.data.task import Demonstration, Split, Task
 from fr3e_jax.problem import Problem
-from fr3e_jax.rewards.verifier import UserCodeError, Verifier, exact_match
+from fr3e_jax.rewards.verifier import UserCodeError, Verifier, exact_match, is_number
 
 Reward = Callable[..., float]
 """``f(prompt, response, **columns) -> float``: the number is in [0, 1]; 1 is right."""
@@ -38,7 +43,9 @@ _OWN = ("prompt", "response")
 def read_problems(
     rows: Rows, what: str, dropped: Counter[str] | None = None, *, needs_gold: bool = True, needs_prompt: bool = True
 ) -> list[Problem]:
-    """Problems of rows. ``prompt`` is a row's question, ``gold`` or ``answer`` its answer; all columns go to rewards.
+    """Problems of rows. ``prompt`` is a row's question, a text or messages; ``gold`` or ``answer`` is its answer.
+
+    All columns go to rewards.
 
     Rows without a question or an answer are dropped, and answers are written, as those of dataset cards.
 
@@ -50,23 +57,25 @@ def read_problems(
       needs_prompt: whether a row with a blank question is.
 
     Raises:
-      ValueError: there is no row, or a row is no mapping with a text ``prompt``.
+      ValueError: there is no row, or a row is no mapping with a ``prompt`` that is a text or messages.
       FileNotFoundError: there is no such file.
     """
     dropped = Counter() if dropped is None else dropped
     source = read_rows(existing_file(str(rows), what), dropped) if isinstance(rows, str | Path) else rows
     problems: dict[str, Problem] = {}
     for index, row in enumerate(_each(source)):
-        _check_row(row, f"{what}[{index}]")
+        prompt = _prompt(row, f"{what}[{index}]")
         gold, fault = _gold(row)
-        if needs_prompt and not row["prompt"].strip():
+        if needs_prompt and not prompt.strip():
             dropped["empty_question"] += 1
         elif needs_gold and fault:
             dropped[f"{fault}_gold"] += 1
+        elif gives_away(prompt, [gold]):
+            dropped["answer_in_question"] += 1
         else:
             name = _text_or_fault(row.get("id"))[0]
             name = f"{what}/{index}" if not name or name in problems else name
-            problems[name] = Problem(id=name, prompt=row["prompt"], gold=gold, extra=dict(row))
+            problems[name] = Problem(id=name, prompt=prompt, gold=gold, extra=dict(row))
     if not problems:
         reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         lost = f" that is a problem (dropped: {reasons})" if reasons else ""
@@ -110,38 +119,48 @@ def _each(rows: Any) -> Iterable[Any]:
     raise ValueError(f"problems are a {type(rows).__name__}; expected rows: a list of dicts, a JSONL file, a dataset")
 
 
-def _check_row(row: Any, where: str) -> None:
+def _prompt(row: Any, where: str) -> str:
+    """The question of a row; raises ValueError if it has none."""
     if not isinstance(row, Mapping):
         raise ValueError(
             f"{where} is a {type(row).__name__}; expected a mapping with a prompt, as {{'prompt': '1+2='}}"
         )
-    if not isinstance(row.get("prompt"), str):
-        complaint = "has no prompt" if "prompt" not in row else f"has the prompt {row['prompt']!r}"
+    if "prompt" not in row:
         raise ValueError(
-            f"{where} {complaint} (its columns: {', '.join(map(str, row)) or 'none'}); expected a text under 'prompt'; "
-            "for a chat model give the user's message and set data.template=chat"
+            f"{where} has no prompt (its columns: {', '.join(map(str, row)) or 'none'}); expected a text or a list of "
+            "messages under 'prompt'; for a chat model set data.template=chat"
         )
+    try:
+        return question_of(row["prompt"])
+    except ValueError as error:
+        raise ValueError(f"{where}: its prompt {error}") from None
 
 
 @dataclass(frozen=True)
 class PythonVerifier:
-    """The weighted mean of reward functions, called in the run's own process.
+    """The weighted mean of reward functions, called in the run's own process. It notes what each function returns.
 
     Each function gets ``prompt`` and ``response`` as its first two arguments, and by name those columns of the row that
     it asks for, ``finished`` among them: whether the response ended with a stop token. A function with ``**columns``
     gets all.
 
     Raises:
-      UserCodeError: a function raised; the cause has its traceback.
-      TypeError, ValueError: it returned something else than a finite number in [0, 1].
+      UserCodeError: a function raised, or returned something else than a finite number in [0, 1]; see its cause.
     """
 
     rewards: tuple[Reward, ...]
     weights: tuple[float, ...]
     columns: tuple[frozenset[str] | None, ...]  # that each function takes by name; None: all
+    columns_of: Callable[[Problem], Mapping[str, Any]]
+    results: dict[str, list[float]]  # of each function, by its name, since they were taken
 
     @classmethod
-    def of(cls, rewards: Rewards, first: Problem) -> PythonVerifier:
+    def of(
+        cls,
+        rewards: Rewards,
+        first: Problem,
+        columns_of: Callable[[Problem], Mapping[str, Any]] = attrgetter("extra"),
+    ) -> PythonVerifier:
         """The verifier of reward functions, whose signatures are checked against the columns of a first problem.
 
         Raises:
@@ -154,11 +173,12 @@ class PythonVerifier:
             if not isinstance(weight, int | float) or not 0 < weight < float("inf"):
                 raise ValueError(f"the weight of the reward {_name(function)} is {weight!r}; expected a number above 0")
         functions, weights = zip(*pairs, strict=True)
-        available = {*first.extra, "finished", *_OWN}
-        return cls(functions, weights, tuple(_columns_of(function, available) for function in functions))
+        available = {*columns_of(first), "finished", *_OWN}
+        columns = tuple(_columns_of(function, available) for function in functions)
+        return cls(functions, weights, columns, columns_of, {name: [] for name in _distinct_names(functions)})
 
     def __call__(self, problem: Problem, response: str, finished: bool) -> float:
-        columns = {**problem.extra, "finished": finished}
+        columns = {**self.columns_of(problem), "finished": finished}
         for name in _OWN:
             columns.pop(name, None)
         results = []
@@ -168,9 +188,20 @@ class PythonVerifier:
                 results.append(function(problem.prompt, response, **arguments))
             except Exception as error:
                 raise UserCodeError(f"the reward {_name(function)} raised on problem {problem.id}") from error
-        if len(results) == 1:
-            return results[0]
+            if not is_number(results[-1]) or not 0 <= results[-1] <= 1:  # false for NaN, too
+                message = f"the reward {_name(function)} returned {results[-1]!r:.80} for problem {problem.id}"
+                fault = ConfigError(f"{message}; expected a finite number in [0, 1]: rescale what it returns")
+                raise UserCodeError(message) from fault
+        for values, result in zip(self.results.values(), results, strict=True):
+            values.append(float(result))
         return sum(w * float(r) for w, r in zip(self.weights, results, strict=True)) / sum(self.weights)
+
+    def take_sums(self) -> dict[str, tuple[float, int]]:
+        """The sum of what each function has returned since the last call, and how many there were."""
+        taken = {name: (math.fsum(values), len(values)) for name, values in self.results.items()}
+        for values in self.results.values():
+            values.clear()
+        return taken
 
 
 def _several(rewards: Rewards) -> Sequence[Any]:
@@ -182,7 +213,18 @@ def _several(rewards: Rewards) -> Sequence[Any]:
 
 
 def _name(function: Any) -> str:
+    function = function.func if isinstance(function, functools.partial) else function
     return getattr(function, "__name__", type(function).__name__)
+
+
+def _distinct_names(functions: Sequence[Any]) -> list[str]:
+    """Names for metrics: those of the functions, and a number for each but the first of a name."""
+    names: list[str] = []
+    for function in functions:
+        name = re.sub(r"\W+", "_", _name(function)).strip("_") or "reward"
+        repeats = len([other for other in functions[: len(names)] if _name(other) == _name(function)])
+        names.append(f"{name}_{repeats + 1}" if repeats else name)
+    return names
 
 
 def _columns_of(function: Reward, available: set[str]) -> frozenset[str] | None:
@@ -290,7 +332,7 @@ class RewardedTask:
     def __init__(self, task: Task, rewards: Rewards):
         self.name, self.dropped = task.name, task.dropped
         self._task = task
-        self._verifier = PythonVerifier.of(rewards, _with_columns(task.problems("train")[0]))
+        self._verifier = PythonVerifier.of(rewards, task.problems("train")[0], _columns_of_task)
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return self._task.problems(split)
@@ -299,11 +341,11 @@ class RewardedTask:
         return self._task.demonstration(index, step_fraction)
 
     def verifier(self) -> Verifier:
-        return lambda problem, response, finished: self._verifier(_with_columns(problem), response, finished)
+        return self._verifier
 
 
-def _with_columns(problem: Problem) -> Problem:
-    return Problem(problem.id, problem.prompt, problem.gold, {"gold": problem.gold, "id": problem.id, **problem.extra})
+def _columns_of_task(problem: Problem) -> Mapping[str, Any]:
+    return {"gold": problem.gold, "id": problem.id, **problem.extra}
 
 
 def from_the_command_line(config: DataConfig) -> Task:

@@ -19,6 +19,7 @@ import yaml
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.conversation import Conversation, map_question
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ _RESERVED = (
     *("chat_template", "return_dict", "return_tensors", "padding", "truncation", "max_length"),
 )
 QUESTION, ANSWER = "\x02Question 7\x03", "\x02Answer 7\x03"  # texts that no template has
-RenderChat = Callable[[Sequence[dict[str, str]]], str]
+RenderChat = Callable[..., str]
 
 
 @dataclass(frozen=True)
@@ -124,22 +125,38 @@ class Template:
         """The prompt.
 
         Args:
-          question: any text; it is inserted literally.
+          question: any text; it is inserted literally. Or a `Conversation`: the template's text goes around the user's
+            last message.
           render_chat: maps messages (``role``, ``content``) to the text before the model's answer, such as
             ``TextCodec.render_chat``; only templates with ``chat`` call it.
 
         Raises:
-          ConfigError: the template needs ``render_chat`` and got None.
+          ConfigError: the template needs ``render_chat`` and got None, or has no place for several messages.
+          ValueError: the chat template leaves out a message.
         """
-        text = f"{self.before}{question}{self.after}"
+        asked = map_question(question, lambda text: f"{self.before}{text}{self.after}")
         if not self.chat:
-            return text
+            if isinstance(question, Conversation):
+                raise ConfigError(
+                    f"data.template={self.name} is for one text, and a question has {len(question.messages)} messages; "
+                    "set data.template=chat"
+                )
+            return asked
         if render_chat is None:
             raise ConfigError(
                 f"data.template={self.name} needs a tokenizer's chat template, but there is none; "
                 "data.template=qwen_boxed needs none"
             )
-        return render_chat([{"role": "user", "content": text}])
+        if not isinstance(asked, Conversation):
+            return render_chat([{"role": "user", "content": asked}])
+        prompt = render_chat(asked.messages, continues=asked.continues_an_answer)
+        for message in asked.messages:
+            if message["role"] not in ("assistant", "tool") and message["content"].strip() not in prompt:
+                raise ValueError(
+                    f"the tokenizer's chat template leaves out the message of the {message['role']}; mend it, or give "
+                    "its text to the user's message"
+                )
+        return prompt
 
 
 TEMPLATES: Mapping[str, Template] = {
@@ -206,7 +223,7 @@ class RendersChat(Protocol):
     def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of token ids."""
 
-    def render_chat(self, messages: Sequence[dict[str, str]]) -> str:
+    def render_chat(self, messages: Sequence[dict[str, str]], *, continues: bool = False) -> str:
         """The text of a conversation before the model's answer."""
 
 

@@ -118,11 +118,14 @@ class TextCodec:
         config.pop("backend", None)
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, continues: bool = False) -> str:
         """The text of a conversation before the model's answer, by the tokenizer's chat template.
+
+        A system message at the beginning takes the place of that of the settings.
 
         Args:
           messages: dicts with ``"role"`` and ``"content"``.
+          continues: the last message is the assistant's; the text ends with it, and the model continues it.
 
         Raises:
           ValueError: the tokenizer has no chat template, or the template refuses these messages.
@@ -137,7 +140,7 @@ class TextCodec:
         if self._takes_parts:
             messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
         try:
-            return self._applied(messages)
+            return self._applied(messages, continues=continues)
         except Exception as error:  # a template may raise anything
             reason = " ".join(str(error).split())
             raise ValueError(
@@ -155,14 +158,15 @@ class TextCodec:
                     return not isinstance(content, str)
         return False
 
-    def _applied(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def _applied(self, messages: Sequence[Mapping[str, Any]], *, continues: bool = False) -> str:
         """The text of a conversation by the chat template, at the date of the settings."""
         assert not isinstance(self.tokenizer, CharacterTokenizer)  # it has no template
         return str(
             self.tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=not continues,
+                continue_final_message=continues,
                 chat_template=self.chat.dated(self.tokenizer.get_chat_template()),
                 **self.chat.options,
             )

@@ -175,6 +175,7 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
         metrics[best] = float(
             np.mean([each[name][set_metric(problems[indices[0]].settings)] for name, indices in members.items()])
         )
+    metrics |= session.grader.take_reward_means()
     metrics |= {
         "prompts": len(problems),
         "prompts_too_long": too_long,

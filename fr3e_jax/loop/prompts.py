@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.conversation import Conversation
 from fr3e_jax.data.stream import Prompt, PromptStream
 from fr3e_jax.problem import Problem
 from fr3e_jax.session.texts import Texts
 
 MOST_LOOKED_AT = 200_000  # problems looked through at the start of a run
+TRIED = 20  # conversations of which one must be renderable
 MOST_SHOWN = 5  # dropped prompts that are named at once
 SAVED = ("position", "dropped_too_long", "dropped_unspeakable")
 
@@ -21,11 +24,31 @@ class PromptFeed(PromptStream):
       problems: the train split.
       texts: the template and the tokenizer.
       data: the seed of the order, and the longest prompt allowed.
+
+    Raises:
+      ConfigError: the template renders none of the first conversations.
     """
 
     def __init__(self, problems: Sequence[Problem], texts: Texts, data: DataConfig):
         super().__init__(problems, data.seed, texts.prompt_ids, data.max_prompt_tokens)
         self._texts = texts
+        self._check_conversations()
+
+    def _check_conversations(self) -> None:
+        """Raise the first error if the template renders none of the first problems, all of them conversations."""
+        errors = []
+        for index in range(min(TRIED, len(self._problems))):
+            problem = self._problems[index]
+            if not isinstance(problem.prompt, Conversation):
+                return
+            try:
+                self._texts.prompt_text(problem.prompt)
+            except ValueError as error:
+                errors.append(f"problem {problem.id!r}: {error}")
+            else:
+                return
+        if errors:
+            raise ConfigError(errors[0])
 
     def take(self, count: int) -> list[Prompt]:
         """The next ``count`` prompts; ``complaints`` are then those of this round.
@@ -49,14 +72,18 @@ class PromptFeed(PromptStream):
         return {f"data/{name}": getattr(self, name) for name in SAVED[1:]}
 
     def unspeakable(self) -> list[str]:
-        """A line for each problem whose question has a character that no token spells.
+        """A line for each problem with a character that no token spells, or messages that the template refuses.
 
         Sets of more than 200,000 problems are not looked through: their problems may be computed on access.
         """
         lines = []
         for problem in self._problems if len(self._problems) <= MOST_LOOKED_AT else ():
             try:
-                self._texts.codec.check_characters(problem.prompt)
+                text = problem.prompt
+                if isinstance(text, Conversation):
+                    self._texts.prompt_text(text)  # its template may refuse the roles
+                    text = "".join(message["content"] for message in text.messages)
+                self._texts.codec.check_characters(text)
             except ValueError as error:
                 lines.append(f"problem {problem.id!r}: {error}")
         return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -81,13 +81,13 @@ class Records:
         if self._runtime.trackers and step % TABLE_EVERY == 0:
             self._write(f"the table of step {step}", self._show_trees, step, groups, credited)
 
-    def evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Write the metrics of an evaluation, and its responses if they are kept."""
+    def evaluation(self, step: int, evaluation: Evaluation, of_callbacks: Mapping[str, float]) -> None:
+        """Write the metrics of an evaluation with those of callbacks, and its responses if they are kept."""
         if self._runtime.store_rollouts:
             self._store(f"the evaluation of step {step}", step, evaluation.entries(step), "eval")
         if self._runtime.trackers:
             self._write(f"the table of step {step}", self._show_held_out, step, evaluation)
-        self.metrics(step, evaluation.metrics, kind="eval")
+        self.metrics(step, {**evaluation.metrics, **of_callbacks}, kind="eval")
 
     def finish(self, failed: bool) -> None:
         """Tell trackers that the run has ended."""

@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fr3e_jax.cluster.membership import farewell, last_words
@@ -15,7 +15,7 @@ from fr3e_jax.cluster.processes import Divergence
 from fr3e_jax.configuration.sampler_rules import uncorrected
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.finiteness import check_weights
-from fr3e_jax.loop.callbacks import Callback
+from fr3e_jax.loop.callbacks import Callback, CallbackAnswer, Callbacks
 from fr3e_jax.loop.collection import Batch, NoSignal
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.prompts import summary_of
@@ -48,10 +48,10 @@ class TrainingRun:
     Args:
       opened: its session, directory and checkpoints.
       ledger: counts its tokens and seconds.
-      callback: is told what happens, on the first process; None: nobody.
+      callbacks: are told what happens, on the first process.
     """
 
-    def __init__(self, opened: OpenedRun, ledger: TokenLedger, callback: Callback | None = None):
+    def __init__(self, opened: OpenedRun, ledger: TokenLedger, callbacks: Sequence[Callback] = ()):
         self.opened, self.session, self.config = opened, opened.session, opened.config
         processes, runtime = self.session.processes, self.config.runtime
         self.stop = StopRequest(processes.asked_to_stop)
@@ -62,7 +62,7 @@ class TrainingRun:
         self.records = Records(opened, self.background)
         self.changes = restored.changes if restored else []
         self.changes += self.records.go_on_after(restored.step if restored else None, self.state)
-        self.callback = callback if callback is not None and processes.first else Callback()
+        self.callbacks = Callbacks(callbacks if processes.first else ())
         self.status = StatusFile(opened.directory, writes=processes.first)
         self.console = Console(
             runtime.console if processes.first else "none",
@@ -108,7 +108,7 @@ class TrainingRun:
         for line in self.profiler.report():
             print(line)
         failed = self.status.ending.state == "failed"
-        self.callback.on_end(self.status.ending.state, self.status.ending.reason)
+        self.callbacks.on_end(self.status.ending.state, self.status.ending.reason)
         self.records.finish(failed)
         return int(failed)
 
@@ -134,7 +134,7 @@ class TrainingRun:
             )
             member = f"process {processes.index} of {processes.count}"
             last_words.set(farewell(member, way_on.replace("continue", "continue from the last checkpoint", 1)))
-        self.callback.on_start(self.opened.directory.path, state.step)
+        self.callbacks.on_start(self.opened.directory.path, state.step)
         if state.step:
             self.console.note(f"resumed from the checkpoint of step {state.step}")
         for line in self.changes if processes.first else ():
@@ -201,10 +201,14 @@ class TrainingRun:
         self.console.stage(stage)
         with state.ledger.stage("evaluate"):
             evaluation = evaluate(self.session, state.learner.params, self.console.note)
-        self.records.evaluation(state.step, evaluation)
         shares = [f"{name} {value:.1%}" for name, value in evaluation.metrics.items() if is_share(name)]
         self.console.note(f"held-out after step {state.step}: {'  '.join(shares)}")
-        if self.callback.on_evaluation(state.step, evaluation.metrics):
+        answer = CallbackAnswer({}, stop=False)
+        try:
+            answer = self.callbacks.on_evaluation(state.step, evaluation.metrics)
+        finally:
+            self.records.evaluation(state.step, evaluation, answer.metrics)
+        if answer.stop:
             self.stop.ask("a callback")
         return evaluation.metrics
 
@@ -232,7 +236,7 @@ class TrainingRun:
             host = self.last_finished or self._host_state()
             self.opened.checkpoints.save(host["step"], state.learner.arrays(), as_json(host), host["evaluated"])
             self.saved_at = time.monotonic()
-        self.callback.on_checkpoint(host["step"])
+        self.callbacks.on_checkpoint(host["step"])
 
     def _host_state(self) -> dict[str, Any]:
         return self.state.host_state(self.opened.identity)
@@ -278,14 +282,19 @@ class StepRecord:
         self._metrics |= metrics
 
     def write(self) -> None:
-        """Write the metrics, show them, and tell the callback."""
+        """Tell the callbacks the metrics, and write and show these with those that they return."""
         run, step = self._run, self._state.step
         of_batch = batch_metrics(self._trunks, step)  # now: the update may replace advantages
         metrics = self._of_rollouts.result() | of_batch | self._metrics | self._state.ledger.step_metrics()
-        run.records.metrics(step, metrics)
-        run.console.step(step, metrics)
-        run.last_metrics = {"step": step} | metrics
-        if run.callback.on_step(step, metrics):
+        answer = CallbackAnswer({}, stop=False)
+        try:
+            answer = run.callbacks.on_step(step, metrics)
+        finally:
+            metrics |= answer.metrics
+            run.records.metrics(step, metrics)
+            run.console.step(step, metrics)
+            run.last_metrics = {"step": step} | metrics
+        if answer.stop:
             run.stop.ask("a callback")
 
 

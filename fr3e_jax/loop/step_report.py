@@ -75,10 +75,10 @@ def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
 
 
 def grading_metrics(grader: ResponseGrader) -> dict[str, float]:
-    """Counts of verdict outcomes since the last call, and the seconds spent waiting for verdicts."""
+    """Counts of verdict outcomes since the last call, means of rewards, and the seconds of waiting for verdicts."""
     outcomes = grader.take_outcomes()
     metrics = {f"verifier/{outcome}": outcomes[outcome] for outcome in get_args(Outcome)}
-    return metrics | {"seconds/grading_wait": grader.take_wait_seconds()}
+    return metrics | grader.take_reward_means() | {"seconds/grading_wait": grader.take_wait_seconds()}
 
 
 def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Credited]) -> dict[str, float]:

@@ -6,6 +6,8 @@ full batch (`fr3e_jax.loop.collection.collect`) -> mini-batch updates -> metrics
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration.schema import Config, KlConfig
 from fr3e_jax.data.task import Task
@@ -63,7 +65,7 @@ def train(
     resume: bool = False,
     *,
     task: Task | None = None,
-    callback: Callback | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> int:
     """``fr3e train``: open a run, take its steps, and return the exit code.
 
@@ -74,7 +76,7 @@ def train(
       run_dir: the directory of the run, or its address in an object store; None: a new one, as the settings say.
       resume: whether the run continues.
       task: the problems and their verifier; None: those that ``data.task`` names.
-      callback: is told what happens; None: nobody.
+      callbacks: are told what happens.
     """
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
@@ -83,5 +85,5 @@ def train(
     session = open_session(config, task, keeps_routes=True)
     code = 1
     with opened_run(session, "train", run_dir, resume) as opened:
-        code = TrainingRun(opened, ledger, callback).carry_out(train_steps)
+        code = TrainingRun(opened, ledger, callbacks).carry_out(train_steps)
     return code or int(opened.mirror.has_failed)

@@ -19,14 +19,15 @@ STRICT = "FR3E_STRICT_METRICS"
 Kind = Literal["train", "eval"]
 Direction = Literal["", "higher", "lower"]
 
-_PLACEHOLDERS = {"{j}": r"\d+", "{k}": r"\d+", "{set}": r".+"}
+_PLACEHOLDERS = {"{j}": r"\d+", "{k}": r"\d+", "{set}": r".+", "{f}": r"\w+"}
 
 
 @dataclass(frozen=True)
 class Metric:
     """One row of the table.
 
-    ``name`` may have placeholders: ``{j}`` and ``{k}`` stand for whole numbers, ``{set}`` for a benchmark's name.
+    ``name`` may have placeholders: ``{j}`` and ``{k}`` stand for whole numbers, ``{set}`` for a benchmark's name,
+    ``{f}`` for that of a function.
     """
 
     name: str

@@ -154,6 +154,17 @@ class ResponseGrader:
         """`Grader.take_outcomes`, summed over the processes."""
         return sum(map(Counter, self.processes.gather(self.grader.take_outcomes())), Counter())
 
+    def take_reward_means(self) -> dict[str, float]:
+        """``rewards/NAME``: the mean of each reward function of a program, over all responses since the last call."""
+        take = getattr(self.grader.verifier, "take_sums", None)
+        sums = self.processes.gather(take()) if take else [{}]
+        counts = {name: sum(each[name][1] for each in sums) for name in sums[0]}
+        return {
+            f"rewards/{name}": math.fsum(each[name][0] for each in sums) / count
+            for name, count in counts.items()
+            if count
+        }
+
 
 _UNUSABLE = (TypeError, ValueError, VerifierError)
 """Errors of an unusable verifier; the user gets to read their messages."""

@@ -12,6 +12,7 @@ from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import locate_weights, print_config
 from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.conversation import question_of
 
 if TYPE_CHECKING:
     from fr3e_jax.rollouts.requests import Rollout
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.add_argument(
-        "--prompt", required=True, metavar="TEXT", help="the question to answer; data.template is applied to it"
+        "--prompt",
+        required=True,
+        metavar="TEXT",
+        help="the question to answer, a text or messages in JSON; data.template is applied to it",
     )
     parser.add_argument("--num", type=positive, default=1, metavar="N", help="number of completions (default 1)")
     parser.add_argument("--json", action="store_true", help="print JSON with log-probs and entropies of all tokens")
@@ -53,7 +57,7 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
 
     session = open_session(config)
     with as_config_error():
-        ids = session.texts.prompt_ids(prompt)
+        ids = session.texts.prompt_ids(_question(prompt))
         if not len(ids):
             raise ConfigError("--prompt is empty; expected at least one token to continue from")
         weights, step = load_run_params(session, run_dir)
@@ -76,6 +80,13 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
             f"at token {rollout.entropies.argmax()}"
         )
     return 0
+
+
+def _question(prompt: str) -> str:
+    try:
+        return question_of(prompt)
+    except ValueError as error:
+        raise ConfigError(f"--prompt {error}") from error
 
 
 def _described(session: Session, rollout: Rollout) -> dict[str, Any]:

@@ -39,8 +39,8 @@ def _train(config: Config, run_dir: Place | None, resume: bool) -> int:
     from fr3e_jax.loop.train import train
     from fr3e_jax.studies.reports.run_page import PageAtTheEnd
 
-    page = PageAtTheEnd(config.runtime.console) if config.runtime.report else None
-    return train(config, run_dir, resume, callback=page)
+    page = [PageAtTheEnd(config.runtime.console)] if config.runtime.report else []
+    return train(config, run_dir, resume, callbacks=page)
 
 
 def profile_override(arguments: argparse.Namespace) -> argparse.Namespace:

@@ -1,11 +1,14 @@
 """A policy in the hand: samples, branches from cached prefixes, scores."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 
 import fr3e_jax as fr3e
+from fr3e_jax.configuration.load import default_config
+from fr3e_jax.session.session import open_texts
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +49,29 @@ def test_scores_are_the_samplers_own_figures(policy, answers):
         np.testing.assert_array_equal(found.token_ids, one.token_ids)
         np.testing.assert_allclose(found.logprobs, one.logprobs, atol=1e-5)
         np.testing.assert_allclose(found.entropies, one.entropies, atol=1e-5)
+
+
+USER, SYSTEM = {"role": "user", "content": "1+2"}, {"role": "system", "content": "10"}
+
+
+def test_messages_are_prompts_in_every_call(policy, chatting, monkeypatch):
+    monkeypatch.setattr(policy, "texts", open_texts(default_config(chatting)))
+
+    def prompts(answers):
+        return [policy.texts.codec.decode(one._prompt_ids, special_tokens=True) for one in answers]
+
+    several = policy.sample([[USER], "2", [SYSTEM, USER], [USER, {"role": "assistant", "content": "2"}]], seed=1)
+    assert prompts(several) == ["(1+2)", "(2)", "%10(1+2)", "(1+2)2"]
+    assert several[2].prompt == "system: 10\n\nuser: 1+2"
+    for single in ([SYSTEM, USER], (SYSTEM, USER), {"messages": [SYSTEM, USER]}, json.dumps([SYSTEM, USER])):
+        assert prompts(policy.sample(single, n=2, seed=1)) == ["%10(1+2)"] * 2
+    (answer,) = policy.sample([USER], seed=2)
+    for state in policy.branch(answer, at=[0]):
+        assert prompts(state) == ["(1+2)"]
+    scored = policy.score([SYSTEM, USER], ["3", "4"])
+    apart = [*policy.score([[SYSTEM, USER]], "3"), *policy.score([[SYSTEM, USER]], "4")]
+    for one, other in zip(scored, apart, strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-6)
 
 
 def longest(answers):
@@ -127,6 +153,10 @@ def test_an_answer_of_one_token_has_no_state_of_its_own(policy):
         (lambda p, a: p.branch(a, at=[len(a) - 1], max_tokens=1), "beyond max_tokens=1"),
         (lambda p, a: p.score(["1", "2"], ["3"]), "2 prompts and 1 responses"),
         (lambda p, a: p.score("", "3"), "prompt 0 is empty"),
+        (lambda p, a: p.sample([[]]), "prompt 0 has no message"),
+        (lambda p, a: p.sample(["1", 7]), "prompt 1 is 7; expected a text, or a list of messages"),
+        (lambda p, a: p.sample([{"role": "human", "content": "1"}]), "prompt 0 has in message 0 the role 'human'"),
+        (lambda p, a: p.sample([SYSTEM, USER]), "data.template=plain is for one text, .* 2 messages; set data.templ"),
     ],
 )
 def test_mistakes_are_named(policy, answers, call, message):

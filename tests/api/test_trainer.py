@@ -1,10 +1,17 @@
 """Training from Python: problems, rewards, callbacks, what comes back, and what goes wrong."""
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import fr3e_jax as fr3e
 from fr3e_jax.configuration import ConfigError, to_yaml
-from fr3e_jax.loop.callbacks import Callbacks
+from fr3e_jax.loop.callbacks import Callbacks, check_callbacks
+from fr3e_jax.runs.declared_metrics import STRICT
+from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.reports.run_data import collect
+
+COLUMNS = ("step", "prompt", "prefix", "response", "reward")
 
 PROBLEMS = [{"prompt": f"{a}+{b}", "gold": str((a + b) % 10)} for a in range(10) for b in range(10)]
 
@@ -43,9 +50,39 @@ class Diary(fr3e.Callback):
         self.events.append(("end", state))
 
 
-def test_problems_a_reward_and_a_callback_of_a_program(recipe):
+class Counting(fr3e.Callback):
+    """Adds a metric to each step, a number of NumPy."""
+
+    def on_step(self, step, metrics):
+        return {"mine/twice": np.float32(2 * step)}
+
+    def on_evaluation(self, step, metrics):
+        return {"mine/solved": 2 * metrics["greedy"]}
+
+
+def short(prompt, response, **columns):
+    assert prompt.startswith("system: 10\n\nuser: ") and prompt.messages[1]["content"] in QUESTIONS
+    return 1 - len(response) / 50
+
+
+QUESTIONS = [row["prompt"] for row in PROBLEMS]
+MESSAGES = [
+    row | {"prompt": [{"role": "system", "content": "10"}, {"role": "user", "content": row["prompt"]}]}
+    for row in PROBLEMS
+]
+
+
+def test_problems_rewards_and_callbacks_of_a_program(recipe, chatting, monkeypatch):
+    """The questions are messages, the rewards two functions, the overrides texts and a mapping of sections."""
+    monkeypatch.delenv(STRICT)  # callbacks may add metrics of any name
     diary = Diary()
-    trainer = fr3e.Trainer(recipe, reward=even, problems=PROBLEMS, callbacks=[diary], overrides=["seed=3"])
+    trainer = fr3e.Trainer(
+        recipe,
+        reward=[even, (short, 2.0)],
+        problems=MESSAGES,
+        callbacks=[diary, Counting()],
+        overrides=[*chatting, {"seed": 3, "rollout": {"max_response_tokens": np.int64(9)}}],
+    )
     result = trainer.train()
     assert result.state == "finished" and len(result.history) == 2
     assert [record["step"] for record in result.evaluations] == [0, 2]
@@ -60,10 +97,34 @@ def test_problems_a_reward_and_a_callback_of_a_program(recipe):
         ("checkpoint", 2),
         ("end", "finished"),
     ]
-    columns = fr3e.read_rollouts(result.run_dir, frame="columns")
-    graded = {(prompt, reward) for prompt, reward in zip(columns["prompt"], columns["reward"], strict=True)}
-    assert {reward for _, reward in graded} == {0.0, 1.0}
-    assert {prompt for prompt, _ in graded} <= {row["prompt"] for row in PROBLEMS}
+    for kind, records in (("train", result.history), ("eval", result.evaluations)):
+        columns = fr3e.read_rollouts(result.run_dir, frame="columns", kind=kind)
+        for record in records:
+            graded = [
+                (prompt, prefix + response, reward)
+                for step, *texts, reward in zip(*(columns[name] for name in COLUMNS), strict=True)
+                if step == record["step"]
+                for prompt, prefix, response in [texts]
+            ]
+            evens, shorts = (
+                [f(r) for _, r, _ in graded] for f in (lambda r: even("", r, ""), lambda r: 1 - len(r) / 50)
+            )
+            assert record["rewards/even"] == pytest.approx(np.mean(evens))
+            assert record["rewards/short"] == pytest.approx(np.mean(shorts))
+            for (prompt, _, reward), one, other in zip(graded, evens, shorts, strict=True):
+                assert reward == pytest.approx((one + 2 * other) / 3)
+                assert prompt[:4] == "%10(" and prompt[4:-1] in QUESTIONS and prompt[-1] == ")"
+    assert [record["mine/twice"] for record in result.history] == [2, 4]
+    assert [record["mine/solved"] for record in result.evaluations] == [
+        2 * record["greedy"] for record in result.evaluations
+    ]
+    page = collect(StoredRun.open(result.run_dir), []).main["metrics"]
+    assert {"mine/twice", "rewards/even"} <= set(page["train"]) and "mine/solved" in page["eval"]
+    lines = repr(result).splitlines()
+    assert len(lines) == 5 and lines[0] == "finished after 2 steps" and lines[4] == f"run       {result.run_dir}"
+    assert f"{result.history[0]['reward/mean']:.3f} -> {result.history[1]['reward/mean']:.3f}" in lines[1]
+    assert f"greedy {result.evaluations[0]['greedy']:.1%} -> {result.evaluations[1]['greedy']:.1%}" in lines[2]
+    assert str(result.best_checkpoint) in lines[3]
     assert result.policy().step == 2
 
 
@@ -95,9 +156,12 @@ def test_what_a_reward_raises_comes_back_as_it_is(recipe):
     assert any("the reward broken raised on problem" in note for note in caught.value.__notes__)
 
 
-def test_a_reward_out_of_range_is_an_error_of_its_own(recipe):
-    with pytest.raises(fr3e.ConfigError, match="the verifier returned 7"):
-        fr3e.Trainer(recipe, reward=lambda prompt, response: 7, problems=PROBLEMS).train()
+def test_a_reward_out_of_range_is_named(recipe):
+    def seven(prompt, response):
+        return 7
+
+    with pytest.raises(fr3e.ConfigError, match=r"the reward seven returned 7 for problem .*; expected a finite number"):
+        fr3e.Trainer(recipe, reward=[even, (seven, 0.01)], problems=PROBLEMS).train()
 
 
 def test_what_a_callback_raises_comes_back_and_the_run_says_failed(recipe):
@@ -122,6 +186,19 @@ def test_a_run_that_fails_raises_with_the_reason(recipe):
         ({"problems": "nowhere.jsonl"}, "nowhere.jsonl"),
         ({"reward": lambda response: 1.0}, "takes 1 positional"),
         ({"overrides": ["explore.anchors=2"]}, "explore.num_anchors"),
+        ({"overrides": {"explore.anchors": 2}}, "overrides: explore.anchors is not a setting; .*explore.num_anchors"),
+        ({"overrides": {"explore": {"anchors": 2}}}, "overrides: explore.anchors is not a setting"),
+        ({"overrides": {"explore": 2}}, "overrides: explore is a section, not a value"),
+        ({"overrides": {"explore.num_anchors": "many"}}, "explore.num_anchors"),
+        ({"overrides": {"explore.num_anchors": True}}, "explore.num_anchors"),
+        ({"overrides": {"explore.num_anchors": 2.5}}, "explore.num_anchors"),
+        ({"overrides": {"data.train": {"a": 1}}}, "data.train"),
+        ({"overrides": [("seed", 3)]}, r"overrides: \('seed', 3\) is neither key=value nor a mapping"),
+        ({"overrides": "seed"}, "'seed' is not key=value"),
+        (
+            {"problems": [{"prompt": [{"role": "human", "content": "1"}]}]},
+            "its prompt has in message 0 the role 'human'",
+        ),
     ],
 )
 def test_mistakes_are_named_before_anything_starts(recipe, arguments, message):
@@ -129,22 +206,89 @@ def test_mistakes_are_named_before_anything_starts(recipe, arguments, message):
         fr3e.Trainer(recipe, **arguments)
 
 
-class Late(fr3e.Callback):
-    def on_checkpoint(self, step, path):
-        """The loop gives no path."""
+def callback(**methods):
+    return type("Mine", (fr3e.Callback,), methods)()
+
+
+async def later(self, step, metrics):
+    """Nobody awaits this."""
 
 
 @pytest.mark.parametrize(
     "callback, message",
     [
-        (Late(), r"Late.on_checkpoint\(step, path\) cannot be called; expected on_checkpoint\(self, step\)"),
-        (Late, "is no fr3e.Callback; expected an object of a class that derives from fr3e.Callback"),
+        (
+            callback(on_checkpoint=lambda self, step, path: None),
+            r"Mine.on_checkpoint\(step, path\) cannot be called; exp",
+        ),
+        (callback(on_step=None), "Mine.on_step is None; expected an ordinary method"),
+        (callback(on_step=later), "Mine.on_step is async; expected an ordinary method"),
+        (fr3e.Callback, "is no fr3e.Callback; expected an object of a class that derives from fr3e.Callback"),
         (print, "is no fr3e.Callback"),
+        *(
+            (
+                callback(**{name: lambda self, step, metrics: None}),
+                f"the loop calls no Mine.{name}; nearest: {hook}, or",
+            )
+            for name, hook in {
+                "on_stp": "on_step",
+                "on_steps": "on_step",
+                "onStep": "on_step",
+                "on_Step": "on_step",
+                "onstep": "on_step",
+                "no_step": "on_step",
+                "on_step_end": "on_step",
+                "on_evaluate": "on_evaluation",
+                "on_evalution": "on_evaluation",
+                "on_checkpoints": "on_checkpoint",
+                "on_started": "on_start",
+                "on_ends": "on_end",
+            }.items()
+        ),
+        (callback(on_log=print), "the loop calls no Mine.on_log; expected one of on_start, on_step, "),
+        (callback(on_train_begin=print), "the loop calls no Mine.on_train_begin; "),
     ],
 )
 def test_a_callback_that_the_loop_cannot_call_is_refused_before_anything_compiles(recipe, callback, message):
     with pytest.raises(ConfigError, match=message):
         fr3e.Trainer(recipe, callbacks=[callback])
+
+
+def test_other_methods_and_attributes_of_a_callback_are_its_own():
+    own = callback(step=print, steps=3, evaluate=print, checkpoint=print, _on_step=print, done=print, ending=print)
+    check_callbacks([own])
+
+
+@pytest.mark.parametrize(
+    "answer, metrics, stop",
+    [
+        (None, {}, False),
+        (False, {}, False),
+        (True, {}, True),
+        (np.bool_(True), {}, True),
+        ({}, {}, False),
+        ({"mine/a": 1, "b": jnp.float32(0.5), "c": True}, {"mine/a": 1.0, "b": 0.5, "c": 1.0}, False),
+        ({"mine/a": float("inf")}, {"mine/a": float("inf")}, False),
+        (0.3, "Mine.on_step returned 0.3; expected True to stop, None, or metrics by name", None),
+        ("stop", "returned 'stop'; expected True to stop", None),
+        ([("a", 1)], "expected True to stop, None, or metrics by name", None),
+        ({"a": "high"}, "returned 'high' for the metric 'a'; expected a number", None),
+        ({"a": None}, "returned None for the metric 'a'; expected a number", None),
+        ({"a": [1, 2]}, "for the metric 'a'; expected a number", None),
+        ({"a": np.zeros(2)}, "for the metric 'a'; expected a number", None),
+        ({"reward/mean": 1.0}, "the metric 'reward/mean', which is in the record already; rename it", None),
+        ({"step": 1}, "the metric 'step', which is no name for a metric", None),
+        ({3: 1.0}, "the metric 3, which is no name for a metric", None),
+        ({"": 1.0}, "the metric '', which is no name for a metric", None),
+    ],
+)
+def test_a_callback_may_stop_the_run_or_add_metrics(answer, metrics, stop):
+    ask = Callbacks([callback(on_step=lambda self, step, metrics: answer)]).on_step
+    if stop is not None:
+        assert ask(1, {"reward/mean": 0.5}) == (metrics, stop)
+        return
+    with pytest.raises((TypeError, ValueError), match=metrics):
+        ask(1, {"reward/mean": 0.5})
 
 
 def test_a_callback_that_reads_a_metric_of_another_step_learns_where_it_is_explained():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.conversation import Conversation
 from fr3e_jax.data.templates import ChatOptions, check_template, load_template
 from tests.data.test_foreign_text import codec
 
@@ -164,3 +165,62 @@ def test_the_first_stop_token_of_the_settings_comes_first():
     each = codec(["<|im_end|>"])
     each.stop_at(["<|im_end|>", "<eos>"], ["\n\nQ:"])
     assert (each.stop_ids, each.stops_in_files, each.stop_texts, each.pad_id) == ((257, 256), (256,), ("\n\nQ:",), 256)
+
+
+TURNS = ("user", "1+1="), ("assistant", "2"), ("user", "2+2=")
+NO_SYSTEM = "{{ raise_exception('System role not supported') if messages[0].role == 'system' }}" + ROLES + PROMPT
+
+
+def rendered(template, *turns, name="chat", system=""):
+    each = codec(template=template)
+    each.chat = ChatOptions(system=system)
+    question = Conversation([{"role": role, "content": text} for role, text in turns])
+    return load_template(name).render(question, each.render_chat)
+
+
+def chatml(*turns):
+    return "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns) + "<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("template", [ROLES + PROMPT, PARTS], ids=["texts", "parts"])
+def test_conversations_are_rendered_by_the_chat_template(template):
+    assert rendered(template, *TURNS) == chatml(*TURNS)
+    assert rendered(template, ("system", "Add."), *TURNS) == chatml(("system", "Add."), *TURNS)
+    assert rendered(template, *TURNS, system="Be brief.") == chatml(("system", "Be brief."), *TURNS)
+    # A system message of the question stands in the place of that of the settings.
+    assert rendered(template, ("system", "Add."), *TURNS, system="Be brief.") == chatml(("system", "Add."), *TURNS)
+    boxed = load_template("qwen_chat_boxed").after
+    assert rendered(template, *TURNS, name="qwen_chat_boxed") == chatml(*TURNS[:2], ("user", f"2+2={boxed}"))
+    begun = chatml(TURNS[0]) + "Let me think.\n<think>\n"
+    assert rendered(template, TURNS[0], ("assistant", "Let me think.\n<think>\n")) == begun
+
+
+@pytest.mark.parametrize(
+    ("template", "turns", "name", "complaint"),
+    [
+        (ROLES + PROMPT, TURNS, "plain", "data.template=plain is for one text, .* 3 messages; set data.template=chat"),
+        (ROLES + PROMPT, TURNS, "qwen_boxed", "data.template=qwen_boxed is for one text"),
+        (NO_SYSTEM, (("system", "Add."), *TURNS), "chat", "does not take these messages .*System role not supported"),
+        (INST, (("system", "Add."), *TURNS), "chat", None),  # the text of the system message is there
+        ("{{ messages[-1].content }}" + PROMPT, TURNS, "chat", "leaves out the message of the user"),
+        (
+            ROLES.replace("in messages", "in messages if m.role != 'developer'"),
+            (("developer", "Add."), *TURNS),
+            "chat",
+            "leaves out the message of the developer",
+        ),
+        (
+            ROLES.replace("in messages", "in messages if m.role != 'assistant'") + PROMPT,
+            TURNS[:2],
+            "chat",
+            "does not take these messages",
+        ),
+    ],
+)
+def test_a_template_that_drops_or_refuses_a_message_is_named(template, turns, name, complaint):
+    if complaint is None:
+        assert rendered(template, *turns, name=name).count("Add.") == 1
+        return
+    with pytest.raises(ValueError, match=complaint) as error:
+        rendered(template, *turns, name=name)
+    assert "\n" not in str(error.value)

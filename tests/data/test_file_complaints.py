@@ -55,9 +55,15 @@ def test_a_json_array_is_read_whatever_the_file_s_name(tmp_path, content):
         (lines({"q": "1+1?", "a": ["2"]}), {}, "fields.answer (a) is a list; expected a text or number: a[0], or"),
         (lines({"q": "1+1?", "a": {"text": "2"}}), {}, "fields.answer (a) is a mapping; expected a text or number: a"),
         (
-            lines({"q": [{"role": "user", "content": "1+1?"}], "a": "2"}),
+            lines({"q": [{"role": "human", "content": "1+1?"}], "a": "2"}),
             {},
-            "fields.question (q) is a list; expected a text or number: q[0].content",
+            "fields.question (q) has in message 0 the role 'human'; nearest: user",
+        ),
+        (lines({"q": ["1+1?"], "a": "2"}), {}, "fields.question (q) is a list; expected a text or number: q[0]"),
+        (
+            lines({"q": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}], "a": "2"}),
+            {},
+            "fields.question (q) ends with an answer of the assistant that has the gold one in it",
         ),
         (lines({"q": "1+1?", "a": True}), {}, "fields.answer (a) is true; expected a text or number; change the card"),
         (lines({"q": "1+1?", "a": "{2"}), {}, "fields.answer (a) is '{2'; expected a text whose braces close"),
@@ -123,7 +129,7 @@ def test_a_file_of_rows_needs_no_card(tmp_path, row, name):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (lines({"q": "1", "a": "2"}), "has the columns q, a; expected question, prompt or problem and answer or gold"),
+        (lines({"q": "1", "a": "2"}), "has the columns q, a; expected question, prompt, problem or messages and"),
         (
             lines({"question": "1", "answer": True}),
             "is true; expected a text or number; change them, or write a card",
@@ -149,3 +155,37 @@ def test_a_file_of_rows_with_other_columns_needs_a_card(tmp_path, content, compl
     with pytest.raises(ConfigError) as error:
         DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / name)]))
     assert complaint in str(error.value)
+
+
+SYSTEM, TURN = {"role": "system", "content": "Add."}, {"role": "user", "content": "1+1? Box it."}
+PARTS = {"role": "user", "content": [{"type": "text", "text": "1+1? Box it.", "image": None}]}
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
+@pytest.mark.parametrize(
+    ("messages", "prompt"),
+    [
+        ([TURN], "1+1?"),
+        ([PARTS], "1+1?"),
+        ([SYSTEM, TURN], "system: Add.\n\nuser: 1+1?"),
+        ([TURN, {"role": "assistant", "content": "<think>"}], "user: 1+1?\n\nassistant: <think>"),
+        (json.dumps([SYSTEM, TURN]), "system: Add.\n\nuser: 1+1?"),
+    ],
+)
+def test_messages_are_questions_in_files_of_every_kind(tmp_path, name, messages, prompt):
+    """The steps of the field are those of the user's last message."""
+    row, file = {"q": messages, "a": "2"}, tmp_path / name
+    if name.endswith("parquet"):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), file)
+        content = file.read_bytes()
+    else:
+        content = json.dumps([row]) if name.endswith("json") else lines(row)
+    rule = {"path": "q", "strip_suffix": " Box it."}
+    (problem,) = load(tmp_path, content, name, fields={"question": rule, "answer": "a"})
+    assert (problem.prompt, problem.gold) == (prompt, "2")
+
+
+def test_a_file_of_messages_needs_no_card(tmp_path):
+    (tmp_path / "own.jsonl").write_text(lines({"messages": [SYSTEM, TURN], "answer": "2"}))
+    task = DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / "own.jsonl")]))
+    assert task.problems("train")[0].prompt.messages == (SYSTEM, TURN)

@@ -15,6 +15,9 @@ from fr3e_jax.rewards.verifier import UserCodeError, exact_match
 ROWS = [{"prompt": f"{n}+1=", "gold": n + 1, "hard": n > 5} for n in range(40)]
 
 
+USER, SYSTEM = {"role": "user", "content": "1+1="}, {"role": "system", "content": "Add."}
+
+
 class Indexed:
     """Rows that only have a length and take indices, as Grain's sources."""
 
@@ -44,13 +47,28 @@ def test_rows_of_every_kind_give_the_same_problems(tmp_path):
         ([], "problems holds no row"),
         (["1+1="], r"problems\[0\] is a str; expected a mapping"),
         ([{"question": "1"}], r"problems\[0\] has no prompt \(its columns: question\)"),
-        ([{"prompt": [{"role": "user"}]}], "set data.template=chat"),
+        (
+            [{"prompt": [{"role": "user"}]}],
+            r"problems\[0\]: its prompt has in message 0 the keys role; expected role and",
+        ),
+        ([{"prompt": []}], r"problems\[0\]: its prompt has no message"),
+        ([{"prompt": None}], r"problems\[0\]: its prompt is None; expected a text, or a list of messages"),
+        ([{"prompt": [USER, {"role": "assistant", "content": "2"}], "gold": "2"}], "dropped: 1 answer_in_question"),
+        ([{"prompt": [SYSTEM, {**USER, "content": " "}], "gold": "2"}], "dropped: 1 empty_question"),
         (3, "problems are a int"),
     ],
 )
 def test_rows_that_are_no_problems_are_named(rows, message):
     with pytest.raises(ValueError, match=message):
         read_problems(rows, "problems")
+
+
+def test_rewards_get_messages_as_a_text_and_each_by_itself():
+    task = PythonTask(
+        [{"prompt": [SYSTEM, USER], "gold": 2}], [ROWS[0]], lambda prompt, response: len(prompt.messages) / 4
+    )
+    (problem,) = task.problems("train")
+    assert problem.prompt == "system: Add.\n\nuser: 1+1=" and task.verifier()(problem, "2", True) == 0.5
 
 
 def test_a_tenth_is_held_out_and_equal_prompts_stay_together():

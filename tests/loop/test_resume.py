@@ -166,7 +166,7 @@ def test_a_checkpoint_is_due_after_minutes_as_well_as_after_steps(tmp_path, tiny
 
     monkeypatch.setattr("fr3e_jax.loop.run.time", SimpleNamespace(monotonic=lambda: clock[0]))
     config = tiny_run.config(checkpoint__every=3, checkpoint__minutes=10, evaluation__every=0, training__max_steps=5)
-    assert train(config, tmp_path / "run", callback=SevenMinutesAStep()) == 0
+    assert train(config, tmp_path / "run", callbacks=[SevenMinutesAStep()]) == 0
     assert saved == [2, 3, 5], "14 minutes, a third step, and 14 minutes that are the end as well"
 
 

@@ -135,7 +135,7 @@ def test_a_callback_stops_the_run_after_its_step(tmp_path, tiny_run):
         def on_step(self, step, metrics):
             return step == 2
 
-    assert train(tiny_run.config(checkpoint__every=9, evaluation__every=0), tmp_path / "run", callback=Enough()) == 0
+    assert train(tiny_run.config(checkpoint__every=9, evaluation__every=0), tmp_path / "run", callbacks=[Enough()]) == 0
     with reader(tmp_path / "run") as checkpoints:
         assert checkpoints.all_steps() == [2]
 

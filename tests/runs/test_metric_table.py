@@ -36,6 +36,7 @@ WRITERS = [
     *(PACKAGE / "learning").glob("*.py"),
     *sorted((PACKAGE / "verbs" / "supervised").glob("*.py")),
     PACKAGE / "runs" / "ledger.py",
+    PACKAGE / "session" / "grading.py",
     *(PACKAGE / "rollouts" / name for name in ("toolbox.py", "episode.py")),
 ]
 

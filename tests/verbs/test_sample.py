@@ -67,6 +67,17 @@ def test_text_shows_the_same_completions_with_their_sums(recipe, capsys):
         assert int(at) == int(np.argmax(entropies))
 
 
+def test_the_prompt_may_be_messages_in_json(recipe, capsys, chatting):
+    messages = [{"role": "system", "content": "10"}, {"role": "user", "content": "1+2"}]
+    printed = {}
+    for name, prompt, options in (("text", "%10(1+2)", []), ("messages", json.dumps(messages), chatting)):
+        assert main(["sample", recipe, "--prompt", prompt, "--json", *options]) == 0
+        printed[name] = json.loads(capsys.readouterr().out)
+    assert printed["messages"]["completions"] == printed["text"]["completions"]
+    assert main(["sample", recipe, "--prompt", json.dumps([{"role": "human", "content": "1"}])]) == 2
+    assert "--prompt has in message 0 the role 'human'; nearest: user" in capsys.readouterr().err
+
+
 def test_the_rollout_settings_apply(recipe, capsys):
     printed = json.loads(sampled(recipe, capsys, "--json", "rollout.temperature=0", "rollout.max_response_tokens=3"))
     assert len({tuple(completion["token_ids"]) for completion in printed["completions"]}) == 1

@@ -5,6 +5,7 @@ const HELD_OUT_NAME = /^(greedy|avg|(avg|pass|maj)@\d+)$/;
 // [title, names or pattern of the metrics, options]. Charts without a metric of the run are left out.
 const CHARTS = [
   ['Reward', ['reward/mean', 'explore/reward'], {range: [0, 1]}],
+  ['Reward functions, of all rollouts', /^rewards\//, {range: [0, 1]}],
   ['Held-out problems', HELD_OUT_NAME, {of: 'eval', range: [0, 1], points: true}],
   ['Held-out problems by benchmark', /^[^/]+\/(greedy|avg@\d+)$/, {of: 'eval', range: [0, 1], points: true}],
   ['Entropy (nats a token)', ['entropy/mean', 'entropy/trained']],
