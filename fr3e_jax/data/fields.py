@@ -16,7 +16,7 @@ from fr3e_jax.rewards.extraction import last_boxed
 
 MISSING = None  # an absent field is treated like a null field
 MAX_LITERAL = 1_000_000  # characters of a stringified list
-MAX_DIGITS = 4000  # of a number; Python writes no more than 4300
+MAX_BITS = 13_000  # of a whole number; Python writes no more than 4300 digits
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+)\]")
 
 
@@ -117,7 +117,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise Unusable("unreadable")
     if isinstance(value, int):
-        if abs(value) >= 10**MAX_DIGITS:
+        if value.bit_length() > MAX_BITS:
             raise Unusable("unreadable")
         return str(value)
     if not math.isfinite(value):

@@ -51,6 +51,7 @@ def test_rows_of_every_kind_give_the_same_problems(tmp_path):
             [{"prompt": [{"role": "user"}]}],
             r"problems\[0\]: its prompt has in message 0 the keys role; expected role and",
         ),
+        ([{"prompt": "1", "gold": 10**5000}], "dropped: 1 unreadable_gold"),
         ([{"prompt": []}], r"problems\[0\]: its prompt has no message"),
         ([{"prompt": None}], r"problems\[0\]: its prompt is None; expected a text, or a list of messages"),
         ([{"prompt": [USER, {"role": "assistant", "content": "2"}], "gold": "2"}], "dropped: 1 answer_in_question"),
