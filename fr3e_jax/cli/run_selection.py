@@ -19,7 +19,7 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE, LAST_LINE, read_provenance
 from fr3e_jax.configuration.settings import settings
 from fr3e_jax.runs.console import say
-from fr3e_jax.runs.run_directory import RunDirectory, holds_steps
+from fr3e_jax.runs.run_directory import RunDirectory, check_format, holds_steps
 from fr3e_jax.stores import reading as stores
 from fr3e_jax.stores.objects import is_remote, store_of
 from fr3e_jax.stores.reading import Place
@@ -161,7 +161,12 @@ def _is_run(run_dir: Path, name: str, verb: str) -> bool:
 
 
 def saved_config(run_dir: Path) -> Path:
-    """The path of the settings saved in a run directory; raises ConfigError if there are none."""
+    """The path of the settings saved in a run directory.
+
+    Raises:
+      ConfigError: there are none, or another version of the package wrote the run.
+    """
+    check_format(run_dir)
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise ConfigError(f"{run_dir} is not a run directory: it has no {CONFIG_FILE}; expected one that fr3e made")

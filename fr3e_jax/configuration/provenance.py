@@ -15,13 +15,44 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
 from fr3e_jax.configuration.describe import to_yaml
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.stored_json import DamagedRecord, read_record
 
+RUN_FORMAT = 1
+"""The format of run directories; another number is refused. Raise it when a file of theirs changes its meaning."""
 PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
 CONFIG_FILE, PROVENANCE_FILE = "config.yaml", "provenance.json"
 FIRST_LINE = "# The settings of a run. The last line of a whole file is: # end\n"
 LAST_LINE = "# end\n"
+
+
+class GitState(TypedDict):
+    """The commit, and whether there are changes that it lacks."""
+
+    commit: str
+    dirty: bool
+
+
+class Start(TypedDict, total=False):
+    """One start of a run."""
+
+    format: int
+    verb: str
+    time: str
+    command: str
+    versions: dict[str, str | None]
+    platform: str
+    device_kind: str
+    git: GitState | None
+
+
+class Provenance(Start, total=False):
+    """The last start of a run, and those before."""
+
+    earlier: list[Start]
 
 
 def collect(platform: str | None = None, device_kind: str | None = None) -> dict[str, Any]:
@@ -44,7 +75,7 @@ def collect(platform: str | None = None, device_kind: str | None = None) -> dict
     }
 
 
-def git_state(source: Path) -> dict[str, Any] | None:
+def git_state(source: Path) -> GitState | None:
     """Commit of the repository that tracks ``source`` and whether it has changes; None without git or repository."""
     if _git(source, "ls-files", "--error-unmatch", source.name) is None:
         return None
@@ -64,7 +95,7 @@ def save_config(
         device: ``platform`` and ``device_kind``, as ``collect`` takes them.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    provenance = {"verb": verb, **collect(**device)}
+    provenance: dict[str, Any] = {"format": RUN_FORMAT, "verb": verb, **collect(**device)}
     previous = read_provenance(run_dir)
     if previous:
         provenance["earlier"] = [*previous.pop("earlier", []), previous]
@@ -83,21 +114,18 @@ def _without_runtime(text: bytes) -> bytes:
     return head + re.sub(rb"\A(  .*\n)*", b"", rest)
 
 
-def read_provenance(run_dir: Path, say: Callable[[str], None] | None = None) -> dict[str, Any]:
+def read_provenance(run_dir: Path, say: Callable[[str], None] | None = None) -> Provenance:
     """The provenance that ``save_config`` wrote; empty if there is none or it is damaged.
 
     ``say`` gets a line that names a damaged file. A resumed run has several readers; one of them says it.
     """
     path = run_dir / PROVENANCE_FILE
     try:
-        content = json.loads(path.read_bytes()) if path.is_file() else {}
-        if not isinstance(content, dict):
-            raise ValueError("not a JSON object")
-    except ValueError as error:
+        return read_record(Provenance, path.read_bytes(), str(path)) if path.is_file() else {}
+    except DamagedRecord as error:
         if say is not None:
-            say(f"{path} is damaged ({error}); going on without it")
+            say(f"{error}; {PROVENANCE_FILE} is damaged, going on without it")
         return {}
-    return content
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -17,10 +17,9 @@ from typing import Any
 import jax
 
 from fr3e_jax.programs.checksums import checksums
+from fr3e_jax.runs.run_directory import CHECKPOINT_FORMAT as FORMAT
 
 ArrayTree = Any
-FORMAT = 3
-"""The format of checkpoints: content that another number wrote is refused. Raise it when the content changes."""
 JSON_SCALARS = {str, int, float, bool, type(None)}
 
 

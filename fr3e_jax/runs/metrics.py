@@ -9,10 +9,14 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from fr3e_jax.runs.declared_metrics import check_declared
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from fr3e_jax.json_object import shown
+from fr3e_jax.runs.declared_metrics import Kind, check_declared
 from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
+from fr3e_jax.stored_json import Count, DamagedRecord, Number, read_record
 
 NONFINITE_SUFFIX = "/nonfinite"
 TIMING_PREFIXES = ("seconds/", "speed/", "compile/")
@@ -111,14 +115,36 @@ def _complete_lines(path: Path) -> list[bytes]:
     return lines
 
 
-def _parse(path: Path, line_number: int, line: bytes) -> dict[str, Any]:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise ValueError(
-            f"{path}, line {line_number}: found {line[:60]!r}, expected one JSON object per line; "
-            "another program changed the file: remove that line"
-        ) from error
+class _Line(BaseModel):
+    """A line of ``metrics.jsonl``; its metrics are extra fields."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Number | None | Literal["nan", "inf", "-inf"]]
+    step: Count
+    kind: Kind
+
+    @model_validator(mode="after")
+    def _check_texts(self) -> _Line:
+        """Let texts be the names of non-finite values alone."""
+        metrics = self.__pydantic_extra__
+        for key, value in metrics.items():
+            name = key.removesuffix(NONFINITE_SUFFIX)
+            flag = metrics.get(name + NONFINITE_SUFFIX)
+            if isinstance(value, str) != (key != name) or (metrics.get(name) is None) != isinstance(flag, str):
+                raise ValueError(f"field {name}: found {shown(value)}, expected a number")
+        return self
+
+
+def _parse(line: bytes, location: str) -> dict[str, Any]:
+    """The record of a line; NaN and infinities are restored.
+
+    Raises:
+      DamagedRecord: it is none.
+    """
+    record = read_record(_Line, line, location).model_dump()
+    for flag in [key for key in record if key.endswith(NONFINITE_SUFFIX)]:
+        record[flag.removesuffix(NONFINITE_SUFFIX)] = float(record.pop(flag))
+    return record
 
 
 def _truncate_after(path: Path, step: int) -> None:
@@ -126,12 +152,12 @@ def _truncate_after(path: Path, step: int) -> None:
     good = []
     for line_number, line in enumerate(_complete_lines(path), 1):
         try:
-            record = json.loads(line)
-            if record["kind"] and record["step"] <= step:
+            if _parse(line, "")["step"] <= step:
                 good.append(line)
-        except (ValueError, TypeError, KeyError):
+        except DamagedRecord as error:
             damaged = path.with_name("metrics.damaged.jsonl")
-            print(f"fr3e: {path}, line {line_number} is damaged; it was moved to {damaged}", file=sys.stderr)
+            fault = str(error).lstrip(",: ")
+            print(f"fr3e: {path}, line {line_number} is damaged; it was moved to {damaged} ({fault})", file=sys.stderr)
             with open(damaged, "ab") as stream:
                 stream.write(line + b"\n")
     with atomic_file(path) as stream:
@@ -145,15 +171,15 @@ def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: a line is not JSON; the message has its number.
+      DamagedRecord: a line is no record; the message has its number and the field.
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"found no {path}; expected the metrics.jsonl of a run directory")
-    records = [_parse(path, line_number, line) for line_number, line in enumerate(_complete_lines(path), 1)]
-    for record in records:
-        for flag in [key for key in record if key.endswith(NONFINITE_SUFFIX)]:
-            record[flag.removesuffix(NONFINITE_SUFFIX)] = float(record.pop(flag))
+    try:
+        records = [_parse(line, f"{path}, line {number}") for number, line in enumerate(_complete_lines(path), 1)]
+    except DamagedRecord as error:
+        raise DamagedRecord(f"{error}; another program changed the file: remove that line") from error
     return [record for record in records if kind is None or record["kind"] == kind]
 
 
@@ -167,8 +193,8 @@ def recorded_scores(path: Path, name: str) -> dict[int, float]:
     """The finite values of a held-out metric, by step. Damaged lines are passed over, and a missing file is empty."""
     scores = {}
     for line in _complete_lines(path):
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            record = json.loads(line) if b'"kind": "eval"' in line else {}
-            if math.isfinite(record[name]):
-                scores[int(record["step"])] = float(record[name])
+        with contextlib.suppress(DamagedRecord):
+            record = _parse(line, str(path))
+            if record["kind"] == "eval" and math.isfinite(record.get(name, math.nan)):
+                scores[record["step"]] = float(record[name])
     return scores

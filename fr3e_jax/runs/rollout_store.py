@@ -8,16 +8,19 @@ from __future__ import annotations
 import gzip
 import math
 import os
+import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import orjson
 from isal import igzip_threaded
+from pydantic import AfterValidator, Field, GetPydanticSchema
 
+from fr3e_jax.json_object import shown
 from fr3e_jax.runs.rollout_parts import (
     FILE_NAME,
     WHOLE,
@@ -28,6 +31,22 @@ from fr3e_jax.runs.rollout_parts import (
     rollout_path,
 )
 from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
+from fr3e_jax.stored_json import STRICT, Count, DamagedRecord, TokenId, read_record
+from fr3e_jax.verdict import Outcome
+
+
+def _nan_for_null(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _nan_for_nulls(values: list[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+Float = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]
+"""A number that float32 holds."""
+NullableFloat = GetPydanticSchema(lambda _, schema_of: schema_of(Float | None))
+NullableFloats = GetPydanticSchema(lambda _, schema_of: schema_of(list[Float | None]))
 
 
 @dataclass
@@ -41,48 +60,48 @@ class RolloutRecord:
 
     id: str
     """Unique within the run."""
-    step: int
+    step: Count
     """Training step that sampled it."""
     kind: Literal["base", "state", "eval"]
-    prompt_position: int
+    prompt_position: Count
     """Position of the prompt in the run's stream of prompts; for evaluations, in the held-out set."""
     problem_id: str
-    prompt_ids: Sequence[int]
-    token_ids: Sequence[int]
+    prompt_ids: Sequence[TokenId]
+    token_ids: Sequence[TokenId]
     """The new tokens alone, with the stop token."""
-    logprobs: Sequence[float]
+    logprobs: Annotated[Sequence[float], NullableFloats, AfterValidator(_nan_for_nulls)]
     """Log-prob of each new token under the distribution that it was sampled from."""
-    entropies: Sequence[float]
+    entropies: Annotated[Sequence[float], NullableFloats, AfterValidator(_nan_for_nulls)]
     """Entropy of the full vocabulary at each new token, in nats."""
-    reward: float
+    reward: Annotated[float, NullableFloat, AfterValidator(_nan_for_null)]
     finished: bool
     """True if a stop token ended it, False if the length cap did."""
-    base: int
+    base: Count
     """Index of the base rollout within its prompt; for kind "state", of the parent. Of an evaluation: 0 is the greedy
     answer, m the m-th sample."""
-    outcome: str | None = None
+    outcome: Outcome | None = None
     """Reason of the reward (``fr3e_jax.verdict.Outcome``); None if the rollout was not graded."""
-    state: int | None = None
+    state: Count | None = None
     """Index j of the state S_j that it starts from; None for base rollouts."""
-    branch: int | None = None
+    branch: Count | None = None
     """Index m among the rollouts of its state; None for base rollouts."""
     parent: str | None = None
     """``id`` of the base rollout that it branches from; None for base rollouts."""
-    fork: int = 0
+    fork: Count = 0
     """Tokens of the parent's response before the branch."""
-    anchors: list[int] = field(default_factory=list)
+    anchors: list[Count] = field(default_factory=list)
     """Anchor positions in the response of an expanded base rollout, 0-based."""
     kept: bool = True
     """False if its group was rejected and trains nothing."""
-    advantage: float | None = None
+    advantage: Float | None = None
     """Advantage after modulation; None if the rollout was not trained."""
-    answers: list[list[int]] = field(default_factory=list)
+    answers: list[list[Count]] = field(default_factory=list)
     """[start, end) of each tool answer or observation in the new tokens; its tokens carry no loss."""
-    turns: list[list[float]] = field(default_factory=list)
+    turns: list[list[Float]] = field(default_factory=list)
     """[end, reward] of each turn in an environment that ends in the new tokens."""
-    value: float | None = None
+    value: Float | None = None
     """V of the state that it starts from."""
-    alpha: float | None = None
+    alpha: Float | None = None
     """Modulation of the state that it starts from."""
     benchmark: str = ""
     """Of an evaluation: the name of its set."""
@@ -100,9 +119,54 @@ class RolloutRecord:
         if len(set(lengths.values())) > 1:
             raise ValueError(f"rollout {self.id}: found lengths {lengths}, expected one number per new token in each")
 
+    __pydantic_config__ = STRICT
+
+
+def _faults(
+    record: RolloutRecord, file: re.Match[str], lengths: Mapping[str, int], parents: Mapping[str, str | None]
+) -> Iterator[str]:
+    """The fields that contradict others, or the lines before.
+
+    Args:
+      record: a record whose fields have their types.
+      file: its file's name, a match of `FILE_NAME`.
+      lengths: the number of new tokens of each rollout in the lines before, by id.
+      parents: the parent of each of them, by id.
+    """
+    length, branched = len(record.token_ids), record.kind == "state"
+    parent_length = lengths.get(record.parent or "", record.fork) if branched else 0
+    rules = {
+        "step": (record.step == int(file["step"]), "the step of the file"),
+        "kind": ((record.kind == "eval") == (file["stem"] == "eval"), "eval in files of evaluations alone"),
+        "id": (record.id not in lengths, "an id that no line before has"),
+        "parent": (branched or record.parent is None, "null where the kind is not state"),
+        "state": (branched or record.state is None, "null where the kind is not state"),
+        "branch": (branched or record.branch is None, "null where the kind is not state"),
+        "fork": (record.fork <= parent_length, f"at most the parent's length, {parent_length}"),
+        "anchors": (all(anchor <= length for anchor in record.anchors), f"positions in {length} new tokens"),
+        "answers": (all(_is_span(*span, end=length) for span in record.answers), f"[start, end) in {length} tokens"),
+        "turns": (all(_is_turn(*turn, end=length) for turn in record.turns), f"[end, reward], in {length} tokens"),
+    }
+    for name, (holds, expected) in rules.items():
+        if not holds:
+            yield f"{name}: found {shown(getattr(record, name))}, expected {expected}"
+    ancestor = record.parent
+    while ancestor is not None and ancestor != record.id:
+        ancestor = parents.get(ancestor)
+    if ancestor is not None:
+        yield f"parent: found {shown(record.parent)}, which descends from this rollout"
+
+
+def _is_span(*span: int, end: int) -> bool:
+    return len(span) == 2 and span[0] <= span[1] <= end
+
+
+def _is_turn(*turn: float, end: int) -> bool:
+    return len(turn) == 2 and turn[0].is_integer() and 0 <= turn[0] <= end
+
 
 _FIELDS = tuple(entry.name for entry in fields(RolloutRecord))
-_NEEDED = {entry.name for entry in fields(RolloutRecord) if entry.default is entry.default_factory is MISSING}
+_ADVICE = "expected gzipped JSON lines of this version: remove the file, or read it with the version that wrote it"
 FLOAT_LISTS = ("logprobs", "entropies")
 FLOATS = ("reward", "advantage", "value", "alpha")
 _BUFFER_BYTES = 2**20
@@ -120,14 +184,6 @@ def _encode(record: RolloutRecord) -> bytes:
         if content[name] is not None:
             content[name] = np.float32(content[name])
     return orjson.dumps(content, option=_ENCODING)
-
-
-def _decode(content: dict[str, Any]) -> RolloutRecord:
-    for name in FLOAT_LISTS:
-        content[name] = [math.nan if value is None else value for value in content[name]]
-    if content["reward"] is None:
-        content["reward"] = math.nan
-    return RolloutRecord(**content)
 
 
 def is_whole(path: Path) -> bool:
@@ -174,30 +230,34 @@ def iterate_rollouts(path: Path) -> Iterator[RolloutRecord]:
 
     Raises:
       FileNotFoundError: there is no such file, or a part is missing.
-      ValueError: the file is damaged, or another version wrote it.
+      DamagedRecord: the file is damaged, or another version wrote it; the message names line and field.
     """
     files = rollout_files(path)
     if not files:
         raise FileNotFoundError(missing_parts(path))
+    lengths: dict[str, int] = {}
+    parents: dict[str, str | None] = {}
     for file in files:
-        yield from _records_of(file)
+        name = cast(re.Match[str], FILE_NAME.fullmatch(file.name))
+        for location, record in _records_of(file):
+            if fault := next(_faults(record, name, lengths, parents), None):
+                raise DamagedRecord(f"{location}, field {fault}; {_ADVICE}")
+            lengths[record.id] = len(record.token_ids)
+            parents[record.id] = record.parent
+            yield record
 
 
-def _records_of(path: Path) -> Iterator[RolloutRecord]:
+def _records_of(path: Path) -> Iterator[tuple[str, RolloutRecord]]:
+    """Each record of a file, and its place."""
     try:
         with gzip.open(path, "rb") as stream:
-            for line_number, line in enumerate(stream, 1):
-                content = orjson.loads(line)
-                names = set(content) if isinstance(content, dict) else set()
-                if not _NEEDED <= names <= set(_FIELDS):
-                    differing = sorted((_NEEDED - names) | (names - set(_FIELDS)))
-                    raise ValueError(f"line {line_number} lacks or adds the fields {differing}")
-                yield _decode(content)
-    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, TypeError) as error:
-        raise ValueError(
-            f"{path}: {error}; expected gzipped JSON lines written by this version's write_rollouts: "
-            "remove the file, or read it with the version that wrote it"
-        ) from error
+            for number, line in enumerate(stream, 1):
+                location = f"{path}, line {number}"
+                yield location, read_record(RolloutRecord, line, location)
+    except DamagedRecord as error:
+        raise DamagedRecord(f"{error}; {_ADVICE}") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DamagedRecord(f"{path}: {error}; {_ADVICE}") from error
 
 
 def read_rollouts(path: Path) -> list[RolloutRecord]:

@@ -14,15 +14,28 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, cast
 
+from typing_extensions import TypedDict
+
 from fr3e_jax.configuration import ConfigError, save_config
+from fr3e_jax.configuration.provenance import PROVENANCE_FILE, RUN_FORMAT
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.runs.run_lock import RunLock, writer
+from fr3e_jax.stored_json import DamagedRecord, read_record
 from fr3e_jax.stores.copies import address_of
 from fr3e_jax.stores.mirror import Mirror, working_copy
 from fr3e_jax.stores.objects import is_remote, join, store_of
 from fr3e_jax.stores.reading import Place, has_checkpoint, holds_run, run_folder
 
 STATUS = "status.json"
+
+CHECKPOINT_FORMAT = 3
+"""The format of checkpoints: content that another number wrote is refused. Raise it when the content changes."""
+
+
+class Formatted(TypedDict, total=False):
+    """A stored file's number of its format."""
+
+    format: int
 
 
 @contextlib.contextmanager
@@ -135,6 +148,7 @@ class RunDirectory:
 
         Raises:
           FileNotFoundError: ``path`` holds no run.
+          ConfigError: see `check_format`.
         """
         chosen = cls(Path(path))
         if not chosen.holds_run():
@@ -143,6 +157,7 @@ class RunDirectory:
                 f"{chosen.path} holds no run: found {problem}; expected the directory of an earlier run "
                 "(`fr3e runs` lists them)"
             )
+        check_format(chosen.path)
         return chosen
 
     def _traces(self) -> list[str]:
@@ -187,6 +202,26 @@ class RunDirectory:
     checkpoints = _entry("checkpoints")
     tensorboard = _entry("tensorboard")
     profile = _entry("profile")
+
+
+def check_format(run_dir: Path) -> None:
+    """Refuse a run whose directory or newest checkpoint has the number of another format.
+
+    A directory without a number is read: the files of runs had the first format before it had a number.
+
+    Raises:
+      ConfigError: the numbers differ.
+    """
+    steps = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdecimal()]
+    newest = max(steps, key=lambda path: int(path.name), default=run_dir / "checkpoints")
+    expected = {run_dir / PROVENANCE_FILE: RUN_FORMAT, newest / "host" / "metadata": CHECKPOINT_FORMAT}
+    for path, number in expected.items():
+        with contextlib.suppress(OSError, DamagedRecord):  # the readers of the file say so
+            if (version := read_record(Formatted, path.read_bytes(), "").get("format", number)) != number:
+                raise ConfigError(
+                    f"{run_dir} is a run of another version of fr3e_jax: found format {version}, expected {number} "
+                    f"({path}); read and finish it with the version that wrote it"
+                )
 
 
 def open_run(config: Config, run_dir: Place | None, resume: bool, verb: str, lock: RunLock, mirror: Mirror) -> str:

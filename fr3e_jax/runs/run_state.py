@@ -7,17 +7,46 @@ while nobody holds its lock was interrupted: it was killed, or its machine went 
 from __future__ import annotations
 
 import contextlib
-import json
+import sys
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
-from typing import Literal, get_args
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.runs.run_lock import writer
+from fr3e_jax.stored_json import Count, DamagedRecord, Number, read_record
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted"]
 """``stopped``: by a signal, and ready to resume. ``interrupted``: without a last word."""
+
+
+class Status(TypedDict):
+    """The content of ``status.json`` that readers use."""
+
+    state: State
+    reason: str
+
+
+class Summary(TypedDict, total=False):
+    """The content of ``summary.json`` that readers use. ``before`` and ``after``: the held-out metrics."""
+
+    recipe: str
+    algorithm: str
+    seed: Number
+    steps: Count
+    updates: Count
+    sampled_tokens: Number
+    loss_tokens: Number
+    trained_positions: Number
+    cpu_seconds: Number
+    wall_seconds: Number
+    compilations: dict[str, Number]
+    before: dict[str, Number | None] | None
+    after: dict[str, Number | None] | None
 
 
 @dataclass(frozen=True)
@@ -77,12 +106,22 @@ def run_state(run_dir: RunDirectory) -> RunState:
     if holder := writer(run_dir.path):
         return RunState("running", f"process {holder.get('pid', 'unknown')} on {holder.get('host', 'another machine')}")
     try:
-        content = json.loads(run_dir.status.read_bytes())
-        state, reason = content["state"], str(content["reason"])
+        status = read_record(Status, run_dir.status.read_bytes(), run_dir.status.name)
     except FileNotFoundError:  # a run of an earlier version, or one that ended before its first step
         return RunState("finished") if run_dir.summary.is_file() else RunState("interrupted", "no status was written")
-    except (OSError, ValueError, KeyError, TypeError):
-        return RunState("interrupted", f"{run_dir.status.name} is damaged")
-    if state == "running" or state not in get_args(State):
+    except (OSError, DamagedRecord) as error:
+        return RunState("interrupted", f"{run_dir.status.name} is damaged: {error}")
+    if status["state"] == "running":
         return RunState("interrupted", "killed, or its machine went down")
-    return RunState(state, reason)
+    return RunState(status["state"], status["reason"])
+
+
+def read_summary(path: Path) -> Summary | None:
+    """The summary of a finished run; None without the file. A damaged one is named on stderr and passed over."""
+    try:
+        return read_record(Summary, path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, DamagedRecord) as error:
+        print(f"fr3e: {error}; going on without {path.name}", file=sys.stderr)
+        return None

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import platform
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.run_directory import write_json_atomic
+from fr3e_jax.stored_json import DamagedRecord, read_record
+from fr3e_jax.studies.analysis.run_groups import SWEEP_FILE
 from fr3e_jax.verbs.sweep_runs import RECIPE, Run, safe_name
+
+
+class SweepRecord(TypedDict):
+    """The content of ``sweep.json``; a running sweep names its process."""
+
+    recipe: str
+    verb: str
+    process: NotRequired[int]
+    host: NotRequired[str]
+    runs: list[Run]
 
 
 def unfinished_sweep(output_dir: str, name: str, recipe: str, verb: str, combinations: list[dict]) -> Path | None:
@@ -26,10 +40,10 @@ def unfinished_sweep(output_dir: str, name: str, recipe: str, verb: str, combina
         record = _read(folder)
         if record is None or (record["recipe"], record["verb"]) != (recipe, verb):
             continue
-        recorded = [{key: value for key, value in run["settings"].items() if key != RECIPE} for run in record["runs"]]
-        if recorded != expected or [run["command"][4] for run in record["runs"]] != recipes:
+        recorded = [{key: value for key, value in run.settings.items() if key != RECIPE} for run in record["runs"]]
+        if recorded != expected or [run.command[4:5] for run in record["runs"]] != [[axis] for axis in recipes]:
             continue
-        if all(run["exit_code"] == 0 for run in record["runs"]):
+        if all(run.exit_code == 0 for run in record["runs"]):
             return None
         if _alive(record.get("process"), record.get("host")):
             raise ConfigError(
@@ -41,18 +55,17 @@ def unfinished_sweep(output_dir: str, name: str, recipe: str, verb: str, combina
 
 def take_over(folder: Path, runs: list[Run]) -> None:
     """Take what the runs of an earlier process have done; those that did not succeed go on where they were."""
-    for run, former in zip(runs, (_read(folder) or {"runs": []})["runs"], strict=True):
-        if former["exit_code"] == 0:
-            run.exit_code, run.seconds, run.summary = 0, former["seconds"], former["summary"]
+    record = _read(folder)
+    for run, former in zip(runs, record["runs"] if record else [], strict=True):
+        if former.exit_code == 0:
+            run.exit_code, run.seconds, run.summary = 0, former.seconds, former.summary
         run.command.append("--continue")
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
-    try:
-        record = json.loads((folder / "sweep.json").read_bytes())
-        return record if {"recipe", "verb", "runs"} <= set(record) else None
-    except (OSError, ValueError, TypeError):
-        return None
+def _read(folder: Path) -> SweepRecord | None:
+    with contextlib.suppress(OSError, DamagedRecord):
+        return read_record(SweepRecord, (folder / SWEEP_FILE).read_bytes(), SWEEP_FILE)
+    return None
 
 
 def _alive(process: Any, host: Any) -> bool:
@@ -69,4 +82,4 @@ def write_record(folder: Path, recipe: str, verb: str, runs: list[Run], *, runni
     """Write ``sweep.json``, whole or not at all; a ``running`` sweep names its process."""
     owner = {"process": os.getpid(), "host": platform.node()} if running else {}
     record = {"recipe": recipe, "verb": verb, **owner, "runs": [asdict(run) for run in runs]}
-    write_json_atomic(folder / "sweep.json", record)
+    write_json_atomic(folder / SWEEP_FILE, record)

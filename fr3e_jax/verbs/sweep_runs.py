@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -12,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from fr3e_jax.runs.run_state import Summary, read_summary
 
 POLL_SECONDS = 0.1
 RECIPE = "recipe"  # the axis of an experiment's recipes
@@ -28,7 +28,7 @@ class Run:
     command: list[str]
     exit_code: int | None = None
     seconds: float | None = None
-    summary: dict[str, Any] | None = None
+    summary: Summary | None = None
 
 
 def as_overrides(settings: dict[str, str]) -> list[str]:
@@ -108,7 +108,4 @@ def _start(run: Run) -> subprocess.Popen:
 
 def _end(run: Run, process: subprocess.Popen, started: float) -> None:
     run.exit_code, run.seconds = process.returncode, round(time.monotonic() - started, 1)
-    try:
-        run.summary = json.loads(Path(run.run_dir, "summary.json").read_text())
-    except (OSError, ValueError):  # a failed run may have written no summary, or half of one
-        run.summary = None
+    run.summary = read_summary(Path(run.run_dir, "summary.json"))

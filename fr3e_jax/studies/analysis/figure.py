@@ -16,6 +16,9 @@ def finite(value: float) -> Number:
     return float(value) if math.isfinite(value) else None
 
 
+_STORED: Any = {"allow_inf_nan": False}
+
+
 @dataclass(frozen=True)
 class Series:
     """One line, or set of bars."""
@@ -36,6 +39,8 @@ class Series:
         if (self.low is None) != (self.high is None):
             raise ValueError(f"series {self.name!r}: low and high must be given together")
 
+    __pydantic_config__ = _STORED
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -48,6 +53,8 @@ class Finding:
     """Paper and equation or figure, as in "Deng et al. 2025, figure 6a"."""
     note: str = ""
     """How the numbers came about: which rollouts, how many, which interval."""
+
+    __pydantic_config__ = _STORED
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The numbers as rows of a table with named columns."""

@@ -7,13 +7,20 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
+from typing_extensions import TypedDict
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.run_directory import atomic_file
-from fr3e_jax.studies.analysis.figure import Figure, Finding, HeatMap, Series, TextTable
+from fr3e_jax.stored_json import DamagedRecord, read_record
+from fr3e_jax.studies.analysis.figure import Figure, Finding, HeatMap, TextTable
+
+
+class _Typed(TypedDict):
+    type: Literal["Figure", "HeatMap", "TextTable"]
+
 
 _TYPES = {kind.__name__: kind for kind in (Figure, HeatMap, TextTable)}
 
@@ -37,12 +44,10 @@ def stored_findings(folder: Path) -> Iterator[Finding]:
     """
     for path in sorted(folder.glob("*.json")):
         try:
-            fields = orjson.loads(path.read_bytes())
-            kind = _TYPES[fields.pop("type")]
-            if kind is Figure:
-                fields["series"] = [Series(**series) for series in fields["series"]]
-            yield kind(**fields)
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            content = path.read_bytes()
+            kind = _TYPES[read_record(_Typed, content, str(path))["type"]]
+            yield read_record(kind, content, str(path))
+        except (OSError, DamagedRecord) as error:
             raise ConfigError(
                 f"{path} is no finding of an analysis ({error}); delete it, or repeat the command that wrote it"
             ) from error

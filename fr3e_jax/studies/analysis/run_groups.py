@@ -10,10 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.configuration.settings import flat_settings
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.run_state import run_state
+from fr3e_jax.stored_json import DamagedRecord, Number, read_record
 from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.stores.reading import overview_folder
 from fr3e_jax.studies.analysis.run_curves import RunCurves, run_curves
@@ -22,6 +25,16 @@ from fr3e_jax.studies.analysis.stored_run import StoredRun
 SWEEP_FILE = "sweep.json"
 LONGEST_LABEL = 44  # characters of a label made of settings, where the recipes' names tell the groups apart, too
 _BOOKKEEPING = {"name", "seed", "evaluation.every"}
+
+
+class _SweptRun(TypedDict):
+    run_dir: str
+    exit_code: int | None
+    settings: dict[str, str | bool | Number | None]
+
+
+class _SweptRuns(TypedDict):
+    runs: list[_SweptRun]
 
 
 @dataclass(frozen=True)
@@ -144,10 +157,7 @@ def read_run(directory: Path, exit_code: int | None = None) -> ComparedRun:
     settings = default_settings() | dict(run.settings)
     if not run.records:
         raise ConfigError(f"{run.directory.metrics} is missing or empty; expected the metrics of at least one step")
-    try:
-        curves = run_curves(run.records, epochs=int(settings["training.epochs"]))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{run.directory.metrics} has a record without step and kind ({error!r})") from error
+    curves = run_curves(run.records, epochs=int(settings["training.epochs"]))
     return ComparedRun(run, settings, curves, exit_code)
 
 
@@ -173,12 +183,12 @@ def _runs_below(path: Path) -> tuple[list[tuple[Path, int | None]], list[str] | 
 def _runs_of_sweep(folder: Path) -> tuple[list[tuple[Path, int | None]], list[str]]:
     path = folder / SWEEP_FILE
     try:
-        runs = json.loads(path.read_bytes())["runs"]
-        # The folder may have moved since: the runs lie beside sweep.json.
-        directories = [(folder / Path(run["run_dir"]).name, run["exit_code"]) for run in runs]
-        varied = _varied(run["settings"] for run in runs)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error!r}); expected the file that fr3e sweep wrote") from error
+        runs = read_record(_SweptRuns, path.read_bytes(), str(path))["runs"]
+    except (OSError, DamagedRecord) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); expected the file that fr3e sweep wrote") from error
+    # The folder may have moved since: the runs lie beside sweep.json.
+    directories = [(folder / Path(run["run_dir"]).name, run["exit_code"]) for run in runs]
+    varied = _varied(run["settings"] for run in runs)
     return directories, [name for name in varied if name != "seed"]
 
 

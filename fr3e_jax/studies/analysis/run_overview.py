@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -12,17 +11,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import CONFIG_FILE, PROVENANCE_FILE
-from fr3e_jax.runs.run_directory import STATUS, RunDirectory
+from fr3e_jax.runs.run_directory import STATUS, RunDirectory, check_format
 from fr3e_jax.runs.run_state import run_state
+from fr3e_jax.stored_json import DamagedRecord, read_record
+from fr3e_jax.studies.analysis.run_groups import SWEEP_FILE
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 DEPTH = 4  # folders below the one that is listed
-SWEEP = "sweep.json"
 LENGTHS = {"train": "training.max_steps", "": "training.max_steps", "sft": "sft.steps"}
 """Verb of a run → the setting of its number of steps."""
 _SCORES = ("avg", "avg@", "pass@", "greedy")
+
+
+class _PlannedRuns(TypedDict):
+    recipe: str
+    runs: list[dict]
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ def overview(folder: Path) -> list[Listed]:
 
 def _listed(folder: Path, depth: int) -> Iterator[Listed]:
     names, folders = _entries(folder)
-    if SWEEP in names:
+    if SWEEP_FILE in names:
         yield _sweep(folder, folders)
     elif CONFIG_FILE in names and names & {PROVENANCE_FILE, "metrics.jsonl", STATUS}:
         yield run_overview(folder)
@@ -105,10 +112,10 @@ def _entries(folder: Path) -> tuple[set[str], list[Path]]:
 def _sweep(folder: Path, folders: Sequence[Path]) -> SweepOverview:
     runs = tuple(run_overview(below) for below in folders if (below / CONFIG_FILE).is_file())
     try:
-        content = json.loads((folder / SWEEP).read_bytes())
-        recipe, planned = str(content["recipe"]), len(content["runs"])
-    except (OSError, ValueError, KeyError, TypeError):
-        recipe, planned = f"{SWEEP} is damaged", len(runs)
+        sweep = read_record(_PlannedRuns, (folder / SWEEP_FILE).read_bytes(), SWEEP_FILE)
+        recipe, planned = sweep["recipe"], len(sweep["runs"])
+    except (OSError, DamagedRecord) as error:
+        recipe, planned = f"{SWEEP_FILE} is damaged ({error})", len(runs)
     return SweepOverview(str(folder), recipe, planned, runs)
 
 
@@ -122,9 +129,10 @@ def run_overview(path: Path) -> RunOverview:
     training: list[dict[str, Any]] = []
     evaluations: list[dict[str, Any]] = []
     try:
+        check_format(path)
         settings, training, evaluations = run.settings, run.training, run.evaluations
         steps, tokens = [record["step"] for record in training], _total(training, "tokens/sampled_tokens")
-    except (ConfigError, KeyError, TypeError) as error:
+    except ConfigError as error:
         state, reasons, steps, tokens = "damaged", [" ".join(str(error).split()), *reasons], [], 0
     verb = str(run.provenance.get("verb", ""))
     score, before, after = _scores(evaluations)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ import numpy as np
 import yaml
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.configuration.provenance import read_provenance
+from fr3e_jax.configuration.provenance import Provenance, read_provenance
 from fr3e_jax.configuration.settings import flat_settings
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes, stored_steps
 from fr3e_jax.runs.rollout_store import RolloutRecord, iterate_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.runs.run_state import Summary, read_summary
 from fr3e_jax.stores.objects import StoreFailed
 from fr3e_jax.stores.reading import run_folder
 
@@ -42,7 +42,7 @@ class StoredRun:
         """The run in a directory, or at an address in an object store, as it is now.
 
         Raises:
-          ConfigError: there is no run.
+          ConfigError: there is no run, or it has another format.
         """
         try:
             return cls(RunDirectory.existing(run_folder(path)))
@@ -71,18 +71,14 @@ class StoredRun:
         return dict(flat_settings(content))
 
     @cached_property
-    def provenance(self) -> Mapping[str, Any]:
+    def provenance(self) -> Provenance:
         """Verb, time, command, versions and commit; empty without the file. A damaged file is named on stderr."""
         return read_provenance(self.directory.path, lambda line: print(f"fr3e: {line}", file=sys.stderr))
 
     @cached_property
-    def summary(self) -> Mapping[str, Any] | None:
-        """The summary of a finished run; None if there is none that can be read."""
-        try:
-            content = json.loads(self.directory.summary.read_bytes())
-        except (OSError, ValueError):
-            return None
-        return content if isinstance(content, dict) else None
+    def summary(self) -> Summary | None:
+        """See `read_summary`."""
+        return read_summary(self.directory.summary)
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:

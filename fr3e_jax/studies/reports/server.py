@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -16,11 +19,17 @@ from fr3e_jax.studies.analysis.stored_run import StoredRun
 ADDRESS = "127.0.0.1"
 
 
+REQUEST_SECONDS = 2  # that a client has to ask; the answer has its own limit
+ANSWER_SECONDS = 30
+CONNECTIONS = 24  # at a time; others wait in the queue of the system, and take no descriptor
+
+
 class LivePage:
     """The page of a run, made again where the run has written a step since; a second request waits for the first."""
 
     def __init__(self, path: Path, render: Callable[[StoredRun], str]) -> None:
-        self._path, self._render, self._lock, self.shown = path, render, threading.Lock(), ""
+        self._path, self._render, self._lock, self._said = path.absolute(), render, threading.Lock(), ""
+        self.shown = ""
         self.shown = self.version()
         self._content = render(StoredRun.open(path)).encode()
 
@@ -28,10 +37,11 @@ class LivePage:
         """A text that changes when the run writes metrics, rollouts or its summary."""
         try:
             run = StoredRun.open(self._path)
-            written = run.directory.metrics.stat().st_mtime_ns
-        except (ConfigError, OSError):  # the run has no metrics yet, has just been moved, or is being resumed
+            written = run.directory.metrics.stat().st_mtime_ns if run.directory.metrics.exists() else 0
+            return f"{written} {len(run.steps())} {len(run.steps('eval'))} {run.directory.summary.is_file()}"
+        except (ConfigError, OSError) as error:  # the run has just been moved, or is being resumed
+            self._say(error)
             return self.shown
-        return f"{written} {len(run.steps())} {len(run.steps('eval'))} {run.directory.summary.is_file()}"
 
     def content(self) -> bytes:
         """The page with all that is on disk; the former page if the run cannot be read just now."""
@@ -39,9 +49,41 @@ class LivePage:
             if (version := self.version()) != self.shown:
                 try:
                     self._content, self.shown = self._render(StoredRun.open(self._path)).encode(), version
-                except (ConfigError, OSError) as error:
-                    print(f"fr3e report: the page stays as it was: {error}", flush=True)
+                except Exception as error:  # whatever it is, the former page is still true
+                    self._say(error)
             return self._content
+
+    def _say(self, error: Exception) -> None:
+        """Print why the page stays as it was, once."""
+        if str(error) != self._said:
+            self._said = str(error)
+            print(f"fr3e report: the page stays as it was: {error}", flush=True)
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each of a bounded number of connections."""
+
+    request_queue_size = 256
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Name an error in a line; a client that has gone is none."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            print(f"fr3e report: a request failed: {type(error).__name__}: {error}", flush=True)
 
 
 def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
@@ -55,9 +97,23 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
     """
 
     class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "fr3e", ""
+        server_version, sys_version, timeout = "fr3e", "", ANSWER_SECONDS
+
+        def handle(self) -> None:
+            """Read one request, within its limit, and answer it."""
+            self._limit = threading.Timer(REQUEST_SECONDS, self._hang_up)
+            self._limit.start()
+            try:
+                super().handle()
+            finally:
+                self._limit.cancel()
+
+        def _hang_up(self) -> None:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
 
         def do_GET(self) -> None:
+            self._limit.cancel()
             if not _names_loopback(self.headers.get("Host", "")):
                 self.send_error(HTTPStatus.FORBIDDEN, "this server answers requests to 127.0.0.1 and localhost only")
             elif self.path in ("/", "/report.html"):
@@ -82,7 +138,7 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
             """Write nothing: the terminal shows the address alone."""
 
     try:
-        return ThreadingHTTPServer((ADDRESS, port), Handler)
+        return _Server((ADDRESS, port), Handler)
     except OSError as error:
         raise ConfigError(f"port {port} of {ADDRESS} cannot be used ({error}); choose another with --port") from error
 

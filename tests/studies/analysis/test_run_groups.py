@@ -116,7 +116,7 @@ def test_what_cannot_be_compared_is_left_out_with_its_reason(tmp_path):
     found = collect([*good, torn, settings, empty, no_run, tmp_path / "absent", wrong])
     assert [run.name for run in found.runs] == ["good0", "good1"]
     reasons = ["line 1: found b'{nonsense'", "config.yaml cannot be read", "is missing or empty"]
-    reasons += ["a directory without runs", "no such directory", "record without step and kind"]
+    reasons += ["a directory without runs", "no such directory", "line 1: found a list"]
     assert len(found.left_out) == 6
     for line, reason in zip(found.left_out, reasons, strict=True):
         assert reason in line

@@ -1,10 +1,13 @@
 """The file itself, the command that writes it, the run that ends with it, and the server."""
 
 import base64
+import contextlib
 import hashlib
 import http.client
 import json
 import re
+import socket
+import struct
 import threading
 from typing import get_args
 
@@ -176,3 +179,36 @@ def test_server_answers_the_loopback_interface_alone_and_shows_newer_steps(tmp_p
         (path / "config.yaml").rename(tmp_path / "config.yaml")
         assert _get(server, "/", f"localhost:{port}") == (200, f"steps {STEPS + 1}")
         server.shutdown()
+
+
+def test_server_outlives_clients_that_go_or_say_nothing_bad_lines_and_a_moved_run(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.studies.reports.server.REQUEST_SECONDS", 0.2)
+    path = tmp_path / "run"
+    write_reported_run(path)
+    page = LivePage(path, lambda run: f"steps {len(run.training)} " + "x" * 10**6)
+    with make_server(page, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"localhost:{server.server_address[1]}"
+        for content in (
+            f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode(),
+            b"GET /",
+            b"\0\xff" * 50,
+            b"\x16\x03\r\n\r\n",
+        ):
+            with socket.create_connection(server.server_address) as client:
+                client.sendall(content)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
+        with contextlib.ExitStack() as idle:
+            clients = [idle.enter_context(socket.create_connection(server.server_address)) for _ in range(100)]
+            assert _get(server, "/", host)[1].startswith(f"steps {STEPS} ")
+            clients[0].settimeout(20)
+            assert clients[0].recv(1) == b"", "an idle client is sent away"
+        for line in (b"[1]\n", b'{"step": "x", "kind": "train"}\n'):
+            (path / "metrics.jsonl").write_bytes((path / "metrics.jsonl").read_bytes() + line)
+            assert _get(server, "/", host)[1].startswith(f"steps {STEPS} ")
+        path.rename(tmp_path / "moved")
+        for place in ("/", "/version", "/"):
+            assert _get(server, place, host)[0] == 200
+        server.shutdown()
+    said = capfd.readouterr()
+    assert said.err == "" and said.out.count("the page stays as it was") == said.out.count("\n") == 2
