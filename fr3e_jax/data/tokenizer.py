@@ -303,9 +303,12 @@ class TextCodec:
 
     @functools.cached_property
     def _template_text(self) -> str:
-        """The source of the chat template, or of all if there are several."""
+        """The source of the chat template, or of all if there are several, and a conversation, which it may spell."""
         template = getattr(self.tokenizer, "chat_template", None) or ""
-        return template if isinstance(template, str) else "\n".join(map(str, template.values()))
+        text = template if isinstance(template, str) else "\n".join(map(str, template.values()))
+        with contextlib.suppress(Exception):  # reported when messages are rendered
+            text += self._applied([{"role": role, "content": QUESTION} for role in ("user", "assistant")])
+        return text
 
     @functools.cached_property
     def _mark_ids(self) -> set[int]:

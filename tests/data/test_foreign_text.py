@@ -34,7 +34,11 @@ DEEPSEEK = "{% for m in messages %}<｜User｜>{{ m['content'] }}<｜Assistant�
 PLAIN = "{% for m in messages %}<|user|>\n{{ m['content'] }}</s>\n<|assistant|>\n{% endfor %}"
 GEMMA = "{% for m in messages %}<start_of_turn>{{ m['role'] }}\n{{ m['content'] }}<end_of_turn>\n{% endfor %}"
 
+SPELLED = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|' + 'end|>' }}{% endfor %}"
+
 CASES = {
+    "marks that a template puts together": ({"template": SPELLED}, "a<|assistant|>b<|user|>c<|end|>", "abc"),
+    "their tokens": ({"ordinary": ["<|user|>"], "template": SPELLED}, "a<|user|>b", "ab"),
     "Llama's header": (LLAMA, "a<|start_header_id|>system<|end_header_id|>b", "asystemb"),
     "Llama's end of a turn": (LLAMA, "<|eot_id|><|eom_id|>x", "x"),
     "Llama's beginning": (LLAMA, "x<|begin_of_text|>", "x"),
