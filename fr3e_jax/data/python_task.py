@@ -188,6 +188,11 @@ class PythonVerifier:
                 results.append(function(problem.prompt, response, **arguments))
             except Exception as error:
                 raise UserCodeError(f"the reward {_name(function)} raised on problem {problem.id}") from error
+            except BaseException as error:  # sys.exit() would end the program without a word
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                raised = f"{type(error).__name__}: {error}".rstrip(": ")
+                raise UserCodeError(f"the reward {_name(function)} raised {raised} on problem {problem.id}") from None
             if not is_number(results[-1]) or not 0 <= results[-1] <= 1:  # false for NaN, too
                 message = f"the reward {_name(function)} returned {results[-1]!r:.80} for problem {problem.id}"
                 fault = ConfigError(f"{message}; expected a finite number in [0, 1]: rescale what it returns")

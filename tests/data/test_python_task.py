@@ -197,3 +197,16 @@ def test_the_command_line_cannot_name_python_problems():
 def test_a_verifier_compares_signatures_with_the_first_problem():
     made = PythonVerifier.of(lambda p, r, gold: 1.0, Problem("a", "b", "c", {"gold": 1}))
     assert made.columns == (frozenset({"gold"}),)
+
+
+@pytest.mark.parametrize("error", [SystemExit(), SystemExit(0), GeneratorExit(), BaseException("x")])
+def test_a_reward_that_exits_does_not_end_the_program_without_a_word(error):
+    def leaving(prompt, response):
+        raise error
+
+    verifier = PythonVerifier.of(leaving, Problem("p", "1+1=", "2"))
+    with pytest.raises(
+        UserCodeError, match=f"the reward leaving raised {type(error).__name__}.* on problem p"
+    ) as caught:
+        verifier(Problem("p", "1+1=", "2"), "2", True)
+    assert caught.value.__cause__ is None  # which Trainer.train would raise in its place
