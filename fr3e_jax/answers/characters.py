@@ -21,7 +21,6 @@ def _greek(case: str, name: str) -> str:
 FOLDED = {
     **dict.fromkeys("−–—‐‑﹣", "-"),
     **dict.fromkeys("·⋅∙•", r"\cdot "),
-    **dict.fromkeys("€£¥₹₽₩", r"\pounds "),
     **dict.fromkeys("’‘′", "'"),
     **dict.fromkeys("⩽≦", r"\le "),
     **dict.fromkeys("⩾≧", r"\ge "),
@@ -50,8 +49,8 @@ VANISHING = set(
     r"\left \right \mleft \mright \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \middle "
     r"\displaystyle \textstyle \scriptstyle \limits \nolimits \quad \qquad \enspace \thinspace \medspace \thickspace "
     r"\negthinspace \hspace \phantom \rm \bf \it \sf \tt \cal \boldmath \allowbreak \nobreak \ensuremath \hfill "
-    r"\newline \nonumber \boldsymbol \bm \mathstrut \strut \smash \large \Large \normalsize \mathop \mathrel "
-    r"\pounds \euro".split()
+    r"\newline \nonumber \boldsymbol \bm \mathstrut \strut \smash \large \Large \normalsize \mathop "
+    r"\mathrel".split()
 )
 SYNONYMS = {
     **dict.fromkeys((r"\dfrac", r"\tfrac", r"\cfrac", r"\sfrac", r"\nicefrac"), r"\frac"),
@@ -76,6 +75,7 @@ SYNONYMS = {
     **dict.fromkeys((r"\longrightarrow", r"\rightarrow"), r"\to"),
     **{r"\Longrightarrow": r"\Rightarrow", r"\lgroup": "(", r"\rgroup": ")"},
     **{r"\cr": r"\\", r"\tabularnewline": r"\\", r"\ulcorner": r"\lceil", r"\urcorner": r"\rceil"},
+    **{r"\pounds": "£", r"\euro": "€", r"\yen": "¥", r"\textsterling": "£", r"\texteuro": "€"},
     **{r"\percent": "%", r"\owns": r"\ni", r"\R": r"\Reals", r"\infin": r"\infty"},
 }  # fmt: skip
 TEXT_COMMANDS = set(

@@ -8,6 +8,7 @@ answer: a value, an equation, an inequality, a set, a tuple, a list. An answer t
 from __future__ import annotations
 
 import itertools
+import re
 from fractions import Fraction
 
 from fr3e_jax.answers.arithmetic import Arithmetic, as_decimal, last_place
@@ -56,6 +57,7 @@ from fr3e_jax.answers.vectors import paired_components
 
 _SET_OPERATIONS = {"union", "intersection", "difference", "set_name"}
 _SETS = _SET_OPERATIONS | {"set"}
+_DIFFERENTIALS = re.compile(r"divide:\\?\w*\(d,(\w).*,d,\w\)")
 _APPROXIMATION = Fraction(1, 200)  # relative error of an approximation that is no decimal, such as 22/7
 
 
@@ -169,10 +171,8 @@ class _Comparison:
                     return all(self.same_values(gold.value, side) for side in answer.value.args)
                 return self.same_equations(gold.equation, answer.value)
             return self.same_sets(gold.value, answer.value)
-        if (
-            _derived(gold.name) != _derived(answer.name)
-            and gold.name.removeprefix("apply:")[:1] == answer.name.removeprefix("apply:")[:1]
-        ):
+        names = _primed(gold.name), _primed(answer.name)
+        if _derived(names[0]) != _derived(names[1]) and names[0][:1] == names[1][:1]:
             return False  # f'(x) = 3x or f^{-1}(x) = 3x is not f(x) = 3x
         if self.same_values(gold.value, answer.value) or self.same_approximations(gold, answer):
             return True
@@ -339,10 +339,17 @@ class _Comparison:
         return self.same_sets(gold, answer) or (gold.head == answer.head and self._parts(gold, answer))
 
     def same_cases(self, golds, answers) -> bool:
-        """Return whether two functions have the same values under the same conditions, in any order."""
-        return self._matching(
-            golds, answers, lambda a, b: self.same(a.args[0], b.args[0]) and self.same(a.args[1], b.args[1])
-        )
+        """Return whether two functions have the same values under the same conditions, in any order.
+
+        "Otherwise" on one side stands for the one condition that the other side writes instead.
+        """
+
+        def same(gold: Node, answer: Node) -> bool:
+            conditions = _is_rest(gold) or _is_rest(answer) or self.same(gold.args[1], answer.args[1])
+            return conditions and self.same(gold.args[0], answer.args[0])
+
+        rests = sum(map(_is_rest, golds)), sum(map(_is_rest, answers))
+        return len(golds) == len(answers) and max(rests) < 2 and self._matching(golds, answers, same)
 
     def _parts(self, gold: Node, answer: Node) -> bool:
         """Return whether unions whose ends are no numbers are equal part by part."""
@@ -406,6 +413,16 @@ class _Comparison:
                 return False
             unmatched = rest
         return not unmatched
+
+
+def _is_rest(case: Node) -> bool:
+    """Return whether a case is that of all values that the other cases leave."""
+    return letters(case.args[1]) in ("otherwise", "else")
+
+
+def _primed(name: str) -> str:
+    """The name with a prime for a quotient of differentials: ``y'`` for ``dy/dx``; other names as they are."""
+    return _DIFFERENTIALS.sub(r"\1'", name.removeprefix("apply:"))
 
 
 def _derived(name: str) -> str:

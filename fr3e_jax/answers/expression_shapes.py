@@ -13,7 +13,7 @@ from fr3e_jax.answers.vocabulary import NUMBER_SETS
 
 _TRANSPARENT = {"apply", "bracket", "ratio", "multiply", "function", "degrees", "list"}
 _UNIT_SYMBOLS = {letter: letter for letter in UNIT_LETTERS} | {r"\Omega": "Ω"}
-_ARTICLE = re.compile(r"^(?:(?:an?|the|on) )+(?=\w{3})")
+_ARTICLE = re.compile(r"^(?:(?:is|an?|the|on) )+(?=\w{3})")
 _CHOICES = re.compile(r"[A-J](?:\s*(?:,|and|&|,\s*and)\s*[A-J])+")
 _ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}

@@ -7,11 +7,12 @@ from functools import partial
 
 from fr3e_jax.answers.exact_numbers import substituted
 from fr3e_jax.answers.expression_shapes import is_asked, is_name, is_open
-from fr3e_jax.answers.expression_tree import Node, symbols
+from fr3e_jax.answers.expression_tree import Node, replaced, symbols
 from fr3e_jax.answers.limits import SIGNS, Refused, Unreadable
 from fr3e_jax.answers.quantity import Quantity, quantity
 
 _PARAMETERS = set("jklmnNKM")
+_INTEGRATION_CONSTANTS = {"C", "c", "k", "K", "C_1", "c_1", "C_0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +117,27 @@ def _declared(node: Node) -> tuple[Node, str]:
 
 
 def same_variable(gold: Node, answer: Node) -> tuple[Node, Node]:
-    """Both sides, with one variable for ``\\{x : x > 1\\}`` and ``\\{y : y > 1\\}``, or ``k\\pi`` and ``n\\pi``."""
+    """Both sides, with one variable for ``\\{x : x > 1\\}`` and ``\\{y : y > 1\\}``, ``k\\pi`` and ``n\\pi``.
+
+    The constant of an integral, ``+C``, has several names, too.
+    """
     left, right = (symbols(gold), symbols(answer)) if gold.args and answer.args else (set(), set())
     names = left - right, right - left
     if all(len(side) == 1 and side <= _PARAMETERS for side in names) and _is_family(gold) and _is_family(answer):
         return gold, substituted(answer, names[1].pop(), Node("symbol", (), names[0].pop()))
+    if {"C"} in names and all(len(side) == 1 and side <= _INTEGRATION_CONSTANTS for side in names):
+        constants = [Node("symbol", (), next(iter(side))) for side in names]
+        if all(side in _terms(node) for side, node in zip(constants, (gold, answer), strict=True)):
+            return gold, replaced(answer, *constants[::-1])
     if gold.head == answer.head == "builder" and gold.args[0].head == answer.args[0].head == "symbol":
         return gold, substituted(answer, answer.args[0].value, gold.args[0])
     return gold, answer
+
+
+def _terms(node: Node) -> tuple[Node, ...]:
+    """The terms of a sum, or of the sum at the end of a relation; () for anything else."""
+    value = node.args[-1] if node.head == "relation" else node
+    return value.args if value.head == "add" else ()
 
 
 def _is_family(node: Node) -> bool:

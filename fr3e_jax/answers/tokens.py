@@ -50,6 +50,7 @@ _OPERATORS = {
 }  # fmt: skip
 _FORMULA_ENDS = {"\\)", "\\[", "\\]"}
 _CURRENCIES = {"USD", "US", "EUR", "GBP", "Rs", "Rs.", "RMB", "HK"}
+_CURRENCY_UNITS = {r"\$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "₹": "rupees", "₽": "rubles", "₩": "won"}
 _QUANTITY_ENDS = {"}", ")", "]", "|", "%", "!", r"\pi"}
 _CALCULATION = re.compile(r"[\d\s.,+\-*/^()%{}]+")
 _FORMULA = re.compile(r"(?=.*\\[a-zA-Z])(?:\\[a-zA-Z]+|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])|[\d\s.,+\-*/^()%{}|=_])+")
@@ -69,6 +70,13 @@ _EVERYWHERE = re.compile(
     r"(?:\s|real|integers?|values?|numbers?|of|[,}$])*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*(?:\\in\s*\\mathbb\s*\{?\s*[A-Z]\s*\}?)?[\s}).$]*$"
 )
 _EXCEPT = re.compile(r"all real(?: numbers?)?(?: x)?,? except(?: for)?", re.IGNORECASE)
+_MONTH = re.compile(
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|March|April|May|June|July|August|Sept(?:ember)?|October|November|December)\b"
+)
+_DATE = re.compile(  # 4th of July, 1776 and July 4, 1776
+    rf"(?:\b(\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?({_MONTH.pattern})"
+    rf"|({_MONTH.pattern})\s+(\d{{1,2}})(?:st|nd|rd|th)?\b),?(?:\s+(\d{{4}}))?"
+)
 _SHORT_WORDS = {"if", "for", "or", "and"}
 _CLOCK = re.compile(r"(\d{1,2}:\d{2})\s*([ap]\.?\s?m\.?|o'clock)?", re.IGNORECASE)
 _GROUPS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
@@ -94,6 +102,8 @@ def tokenise(text: str) -> tuple[Token, ...]:
     """
     check_length(text)
     text = _NEXT_FORMULA.sub(" , ", fold(text)).replace("...", r"\ldots ")
+    if _MONTH.search(text):
+        text = _DATE.sub(r"\5 \2\3 \1\4", text)
     if "for" in text or r"\forall" in text:
         text = _EVERYWHERE.sub("", text)
     if r"\begin" in text:
@@ -126,7 +136,7 @@ def tokenise(text: str) -> tuple[Token, ...]:
         spaced = kind == "command" and value in VANISHING
         if len(tokens) > TOKENS:
             raise Refused(f"the answer has more than {TOKENS} tokens")
-    return tuple(_in_dollars(tokens) if any(token.value == r"\$" for token in tokens) else tokens)
+    return tuple(_in_currency(tokens) if any(token.value in _CURRENCY_UNITS for token in tokens) else tokens)
 
 
 def _without_outer_braces(text: str) -> str:
@@ -176,12 +186,13 @@ def _comma_run(run: str, spaced: bool) -> list[Token]:
     return [piece for token in tokens for piece in (Token("mark", ","), token)][1:]
 
 
-def _in_dollars(tokens: list[Token]) -> list[Token]:
-    """The tokens without dollar signs; an amount that is the whole answer gets the unit."""
-    rest = [token for token in tokens if token.value != r"\$"]
+def _in_currency(tokens: list[Token]) -> list[Token]:
+    """The tokens without signs of currencies; an amount that is the whole answer gets the unit."""
+    signs = [token.value for token in tokens if token.value in _CURRENCY_UNITS]
+    rest = [token for token in tokens if token.value not in _CURRENCY_UNITS]
     amount = rest[1:] if rest and rest[0].value == "-" else rest
     single = len(amount) == 1 and amount[0].kind in ("number", "commas")
-    return [*rest, Token("text", "dollars", True)] if single else rest
+    return [*rest, Token("text", _CURRENCY_UNITS[signs[0]], True)] if single else rest
 
 
 def _argument(text: str, position: int) -> tuple[str, int]:

@@ -45,7 +45,7 @@ UNITS = set(
     "minute minutes sec secs second seconds day days week weeks month months year years units square cubic sq cu gram "
     "grams kilograms liter liters litre litres gallon gallons degree degrees deg rad radian radians Hz kHz MHz GHz "
     "ns ms kWh MB GB TB kB kJ kW MW eV keV MeV GeV Pa kPa MPa atm mol kmol people times ways point points percent bits "
-    "ohms am pm AM PM".split()
+    "ohms am pm AM PM USD EUR GBP".split()
 )
 TEXT_WORDS = {
     **dict.fromkeys(("and", "and,", ", and", "&", r"\and"), Token("mark", "and")),
