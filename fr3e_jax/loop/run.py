@@ -37,6 +37,7 @@ from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.session.declared_programs import compiled_ahead
 from fr3e_jax.session.grading import Grading, GradingFailed
 from fr3e_jax.session.opening import OpenedRun
+from fr3e_jax.session.resumption import missing_files
 
 FAILURES = (NoSignal, WriteFailed, CheckpointFailed, RunDirectoryGone, GradingFailed, Divergence)
 """Errors that end a run in one line; its newest checkpoint is whole."""
@@ -257,6 +258,9 @@ class TrainingRun:
         self.opened.checkpoints.wait()
         if self.session.processes.first:
             write_json_atomic(self.opened.directory.summary, run_summary(self.config, state))
+            stored = self.config.runtime.store_rollouts
+            for line in missing_files(self.opened.directory, state.step, stored=stored):
+                print(f"fr3e: {line}", file=sys.stderr)
         self.console.summary(state.before, state.evaluated, self.opened.directory)
         self.console.note(compilation_line(state.ledger))
 

@@ -109,6 +109,16 @@ def version_changes(run_dir: RunDirectory) -> list[str]:
     ]
 
 
+def missing_files(run_dir: RunDirectory, step: int, *, stored: bool) -> list[str]:
+    """Lines about files that a run has written and that are gone at its end; see `missing_records`."""
+    gone = [path for path in (run_dir.config, run_dir.provenance, run_dir.checkpoints) if not path.exists()]
+    lines = [f"{path} is missing: another program removed it during the run" for path in gone]
+    try:
+        return lines + [line.partition("; training")[0] for line in missing_records(run_dir, step, stored=stored)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [*lines, str(error)]
+
+
 def missing_records(run_dir: RunDirectory, step: int, *, stored: bool) -> list[str]:
     """Lines about records of the steps up to ``step`` that are missing or unreadable.
 

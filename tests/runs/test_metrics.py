@@ -3,7 +3,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import resource
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -143,3 +145,55 @@ def test_scores_are_the_finite_values_of_evaluations(tmp_path):
     path.write_bytes(path.read_bytes() + damaged)
     assert recorded_scores(path, "avg@16") == {1: 0.25, 3: 0.5}
     assert recorded_scores(tmp_path / "none.jsonl", "avg@16") == {}
+
+
+def _moved(path):
+    path.rename(path.with_name("elsewhere"))
+
+
+def _edited(path):
+    path.with_name("edited").write_bytes(path.read_bytes().replace(b"1", b"2"))
+    path.with_name("edited").replace(path)
+
+
+def _made_a_directory(path):
+    path.unlink()
+    (path / "inner").mkdir(parents=True)
+
+
+def _made_a_dangling_link(path):
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [
+        (Path.unlink, "was deleted by another program; its records were written again"),
+        (_moved, "was deleted by another program"),
+        (_edited, "was replaced by another program; what stood there is now metrics.other-"),
+        (_made_a_directory, "was replaced by another program"),
+        (_made_a_dangling_link, "was replaced by another program"),
+    ],
+)
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_file_that_is_deleted_or_replaced_meanwhile_is_written_again(tmp_path, capsys, harm, fault, is_followed):
+    run_dir = RunDirectory(tmp_path)
+    with MetricsWriter(run_dir, resume_step=None) as writer:
+        writer.write(1, {"reward/mean": 0.5})
+        harm(run_dir.metrics)
+        if is_followed or harm not in (Path.unlink, _moved):
+            writer.write(2, {"reward/mean": 0.6})
+    assert [record["step"] for record in read_metrics(run_dir.metrics)][:1] == [1]
+    assert capsys.readouterr().err.count(f"{run_dir.metrics} {fault}") == 1
+
+
+@pytest.mark.parametrize("size", [0, 10])
+def test_a_file_that_is_cut_meanwhile_is_a_line(tmp_path, capsys, size):
+    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
+        for step in range(1, 5):
+            writer.write(step, {"reward/mean": 0.5})
+            if step == 2:
+                os.truncate(tmp_path / "metrics.jsonl", size)
+    assert capsys.readouterr().err.count(f"to {size} bytes by another program; the records before are lost") == 1
+    assert (tmp_path / "metrics.jsonl").read_bytes().count(b"\n") == 2

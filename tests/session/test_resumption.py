@@ -11,7 +11,7 @@ from fr3e_jax.configuration import ConfigError, to_yaml
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.session.resumption import changes, missing_records, refuse_another_run
+from fr3e_jax.session.resumption import changes, missing_files, missing_records, refuse_another_run
 
 
 @pytest.fixture
@@ -122,6 +122,13 @@ def test_missing_metrics_and_torn_rollouts_are_named(copied):
         f"{run.rollouts} lacks whole responses of the evaluation of steps 0, 2; training goes on without them",
     ]
     assert len(missing_records(run, 4, stored=False)) == 1
+    run.provenance.unlink()
+    assert missing_files(run, 4, stored=False) == [
+        f"{run.provenance} is missing: another program removed it during the run",
+        f"{run.metrics} lacks the training metrics of step 2",
+    ]
+    run.metrics.unlink()
+    assert f"found no {run.metrics}" in missing_files(run, 4, stored=True)[-1]
 
 
 @pytest.mark.parametrize("damage", [b"{]\n", b"\0\0\0\n", b"[1]\n", b'{"step": 1}\n', b"\xff\xfe\n"])
