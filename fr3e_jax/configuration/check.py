@@ -40,6 +40,8 @@ def check(config: Config, origins: Mapping[str, str] | None = None, *, training:
     """
     origins = origins or {}
     for path, setting in settings().items():
+        if origins and path not in origins:  # a default
+            continue
         value = setting_value(config, path)
         numbers = value if isinstance(value, list) else [value]
         if setting.kind is float or setting.bounds:

@@ -308,9 +308,13 @@ TRAINING_RULES: Rules = {
         "{data.task} has no cards to train on; set data.train, for example data.train=[gsm8k]",
     ),
     "evaluation_sets_are_named": (
-        lambda c: c.data.task == "datasets" and not c.data.eval,
+        lambda c: (
+            c.data.task == "datasets"
+            and not c.data.eval
+            and (c.evaluation.start or c.evaluation.end or c.evaluation.every)
+        ),
         "{data.task} has no cards to evaluate on, before and after training; set data.eval, for example "
-        "data.eval=[gsm8k]",
+        "data.eval=[gsm8k], or evaluation.start=false, evaluation.end=false and evaluation.every=0",
     ),
     "rollouts_differ": (
         lambda c: c.rollout.temperature == 0,

@@ -6,7 +6,7 @@ import copy
 import re
 import typing
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +19,7 @@ from fr3e_jax.configuration.check import check
 from fr3e_jax.configuration.recipe import Layer, flatten, read_recipe, unknown_setting
 from fr3e_jax.configuration.sampler_rules import correct_by_default
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, sections, settings
+from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, sections, setting_value, settings
 from fr3e_jax.shipped_files import find_recipe
 from fr3e_jax.stores.copies import fetched_file
 from fr3e_jax.stores.objects import is_remote
@@ -44,7 +44,14 @@ def load_config(recipe: str | Path, overrides: Overrides = (), *, training: bool
     Raises:
         ConfigError: one line with the place, the mistake and the nearest valid choice.
     """
-    return _merged([*read_recipe(_recipe_file(recipe)), *override_layers(overrides)], training=training)
+    return next(load_variants(recipe, [overrides], training=training))
+
+
+def load_variants(recipe: str | Path, variants: Iterable[Overrides], *, training: bool = True) -> Iterator[Config]:
+    """The checked settings of a recipe for each list of overrides, as `load_config` has them; the file is read once."""
+    layers = read_recipe(_recipe_file(recipe))
+    for overrides in variants:
+        yield _merged([*layers, *override_layers(overrides)], training=training)
 
 
 def _recipe_file(recipe: str | Path) -> Path:
@@ -65,18 +72,33 @@ def default_config(overrides: Overrides = ()) -> Config:
     return _merged(override_layers(overrides), training=False)
 
 
+_UNRESOLVED = re.compile(r"\$\{|\?\?\?")  # an interpolation, or a value that is missing
+_typed_values: dict[tuple[str, str], Any] = {}
+
+
+@cache
+def _scratch() -> DictConfig:
+    return copy.deepcopy(_defaults())
+
+
 @cache
 def _defaults() -> DictConfig:
     return OmegaConf.structured(Config)  # takes seven times as long as its copy
 
 
 def _merged(layers: Sequence[Layer], *, training: bool) -> Config:
-    merged, origins = copy.deepcopy(_defaults()), {}
-    for layer in layers:
-        for path, value in layer.values.items():
-            _assign(merged, path, value, layer.source)
-            origins[path] = layer.source
-    config = _resolve(merged, origins)
+    origins = {path: layer.source for layer in layers for path in layer.values}
+    leaves = [(path, value, layer.source) for layer in layers for path, value in layer.values.items()]
+    if any(_UNRESOLVED.search(str(value)) for _, value, _ in leaves):
+        merged = copy.deepcopy(_defaults())
+        for path, value, source in leaves:
+            _assign(merged, path, value, source)
+        config = _resolve(merged, origins)
+    else:
+        config = Config()
+        for path, value, source in leaves:
+            section, _, name = path.rpartition(".")
+            setattr(setting_value(config, section) if section else config, name, _typed(path, value, source))
     correct_by_default(config, origins)
     check(config, origins, training=training)
     return config
@@ -114,6 +136,18 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+def _typed(path: str, value: Any, source: str) -> Any:
+    """The value in the type of its setting, as OmegaConf converts it."""
+    key = path, repr(value)
+    if key not in _typed_values:
+        _assign(_scratch(), path, value, source)
+        typed = OmegaConf.select(_scratch(), path)
+        _typed_values[key] = OmegaConf.to_container(typed) if isinstance(typed, ListConfig) else typed
+    typed = _typed_values[key]
+    return list(typed) if isinstance(typed, list) else typed
+
+
+@cache
 def parse_override(text: str) -> Layer:
     """One ``section.field=value`` of the command line."""
     path, equals, value = text.partition("=")

@@ -330,7 +330,7 @@ class OptimizerConfig:
 
     learning_rate: float = option(1e-6, "peak learning rate of AdamW", ge=0)
     schedule: Literal["constant", "linear", "cosine"] = option("constant", "after the warm-up: flat, or decay to zero")
-    warmup_updates: int = option(0, "optimizer steps of linear warm-up", ge=0)
+    warmup_updates: int = option(0, "optimizer steps of linear warm-up, which starts at one step's share", ge=0)
     decay_updates: int = option(0, "optimizer steps until a linear or cosine schedule reaches zero", ge=0)
     beta2: float = option(0.95, "decay of the second moment", ge=0, lt=1)
     weight_decay: float = option(0.0, "decoupled weight decay, on matrices only", ge=0)
@@ -421,6 +421,8 @@ class EvaluationConfig:
         "top_p, as in 'aime24 samples=256 pass_at=1,256'; 'gsm8k samples=0' is greedy only",
     )
     every: int = option(0, "training steps between evaluations; 0: only before and after", ge=0)
+    start: bool = option(True, "evaluate the weights that training starts from")
+    end: bool = option(True, "evaluate the last weights")
 
 
 @dataclass

@@ -71,7 +71,7 @@ class TrainingRun:
             max_sampled_tokens=self.config.training.max_sampled_tokens,
             first_step=self.state.step,
             sampled_tokens=ledger.sampled_tokens,
-            compiled=lambda: compilations().programs,
+            compiled=compilations,
         )
         self.session.sampler.report = self.console.progress
         decoder, weights = self.session.sampler.engine.programs, self.session.sampler.weights
@@ -251,9 +251,10 @@ class TrainingRun:
         return f"step {self.state.step} is given up, {saved}" if self.last_finished else saved
 
     def finish(self) -> None:
-        """Evaluate the last weights, unless the run had finished before, and write the last checkpoint and summary."""
+        """Evaluate the last weights if that is asked for and not done yet; write the last checkpoint and summary."""
         state = self.state
-        state.evaluated = state.evaluated or self.evaluate("evaluating the end")
+        if self.config.evaluation.end:
+            state.evaluated = state.evaluated or self.evaluate("evaluating the end")
         self.save()
         self.opened.checkpoints.wait()
         if self.session.processes.first:

@@ -30,8 +30,8 @@ def train_steps(run: TrainingRun) -> None:
       Stopped: the run is asked to stop; the last finished step is saved, and one that is sampled is given up.
     """
     state = run.state
-    if not state.before:
-        state.before = run.evaluate("evaluating the start")
+    if not state.step:
+        state.before = run.evaluate("evaluating the start") if run.config.evaluation.start else {}
     elif run.evaluation_due():
         state.evaluated = state.evaluated or run.evaluate()  # a signal had interrupted it
         run.opened.checkpoints.rank(state.step, state.evaluated)

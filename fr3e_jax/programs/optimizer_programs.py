@@ -205,13 +205,13 @@ def _rate_program(*schedule: Any) -> Program:
 
 
 def learning_rates(peak: float, schedule: str, warmup_updates: int, decay_updates: int) -> optax.ScalarOrSchedule:
-    """The learning rate of each update: linear from 0 to ``peak`` in ``warmup_updates``, then as ``schedule`` says.
+    """The learning rate of each update: ``peak * i / w`` for i = 1 ... w = ``warmup_updates``, then the schedule's.
 
     ``schedule``: constant, or linear or cosine down to 0 at update ``decay_updates``.
     """
+    warmup = optax.linear_schedule(peak / max(warmup_updates, 1), peak, max(warmup_updates - 1, 1))
     if schedule == "constant":
-        return optax.linear_schedule(0.0, peak, warmup_updates) if warmup_updates else peak
+        return warmup if warmup_updates else peak
     decay = {"linear": optax.linear_schedule, "cosine": lambda peak, _, n: optax.cosine_decay_schedule(peak, n)}
     after = decay[schedule](peak, 0.0, max(decay_updates - warmup_updates, 1))
-    warmup = optax.linear_schedule(0.0, peak, max(warmup_updates, 1))
     return optax.join_schedules([warmup, after], [warmup_updates]) if warmup_updates else after

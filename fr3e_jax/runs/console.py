@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import IO, Any, Literal
 
 import rich.console
@@ -110,7 +111,7 @@ class Console:
       max_sampled_tokens: sampled tokens after which it ends; 0: no such limit.
       first_step: steps done before this process, in a resumed run.
       sampled_tokens: tokens sampled before this process.
-      compiled: returns the number of programs that the process has compiled or fetched so far.
+      compiled: returns the `Compilations` of the process so far.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Console:
         sampled_tokens: int = 0,
         stream: IO[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        compiled: Callable[[], int] = lambda: 0,
+        compiled: Callable[[], Any] = lambda: SimpleNamespace(programs=0, seconds=0.0),
     ) -> None:
         self._stream = sys.stdout if stream is None else stream
         self._cell = NotebookCell() if mode == "auto" and stream is None and in_notebook() else None
@@ -138,7 +139,9 @@ class Console:
         self._last_step_at = self._start
         self._pace: deque[tuple[float, int, int]] = deque(maxlen=PACE_STEPS + 1)  # time, steps and tokens after steps
         self._compiled = compiled
-        self._phase = Phase("starting", self._start, compiled())
+        self._phase = Phase("starting", self._start, compiled().programs)
+        self._first_stage: tuple[float, float] | None = None  # time and seconds compiled, where the first step began
+        self._first_compiled = 0.0  # seconds compiled within the first step
         self._last_line_at = self._start
         self._told = False  # whether the phase has a line already
         self._lock = threading.Lock()  # lines come from the watch, too
@@ -171,7 +174,9 @@ class Console:
 
     def stage(self, name: str) -> None:
         """Show the stage that the run is in: live at once, in plain lines when it takes long."""
-        self._phase, self._told = Phase(name, self._clock(), self._compiled()), False
+        self._phase, self._told = Phase(name, self._clock(), self._compiled().programs), False
+        if self._first_stage is None and not name.startswith("evaluating"):
+            self._first_stage = self._clock(), self._compiled().seconds
 
     def progress(self, done: int, total: int) -> None:
         """Show how many of the responses of this stage have ended."""
@@ -191,13 +196,15 @@ class Console:
         silence = now - max(self._last_line_at, phase.since)
         if silence >= (SILENT_SECONDS if self._told or self._step > self._first_step else FIRST_SECONDS):
             self._told = True
-            self._write(phase.line(now, self._compiled()))
+            self._write(phase.line(now, self._compiled().programs))
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Show a finished step: its number and the metrics of ``SHOWN``, "-" for missing ones."""
         self._step, self._metrics = step, metrics
         self._last_step_at = self._clock()
         self._sampled_tokens += metrics.get(SAMPLED_TOKENS, 0)
+        if not self._pace:
+            self._first_compiled = self._compiled().seconds - (self._first_stage or (0.0, 0.0))[1]
         self._pace.append((self._last_step_at, self._step, self._sampled_tokens))
         self._show_cell()
         if self._mode == "plain":
@@ -212,16 +219,16 @@ class Console:
 
         Shares (avg, avg@k, pass@k, maj@k, greedy) are in percent, their changes in percentage points.
         """
-        rows = [("held-out", "before", "after", "change")]
-        for name, new in after.items():
-            old = (before or {}).get(name)
+        rows, before = [("held-out", "before", "after", "change")], before or {}
+        for name in after or before:
+            old, new = before.get(name), after.get(name)
             share = is_share(name)
             # The percent format scales by 100; a change in points is printed without the percent sign.
             value, change = ("{:.1%}", "{:+.1%}") if share else ("{:.3f}", "{:+.3f}")
             difference = _formatted(_change(new, old), change).rstrip("%")
             rows.append((name, _formatted(old, value), _formatted(new, value), difference))
         width = max(len(row[0]) for row in rows)
-        for name, *cells in rows:
+        for name, *cells in rows if rows[1:] else ():
             self._write(name.ljust(width) + "".join(cell.rjust(10) for cell in cells))
         self._write(f"run directory: {run_dir.address}")
         present = [(getattr(run_dir, name), text) for name, text in FILES if getattr(run_dir, name).exists()]
@@ -266,12 +273,14 @@ class Console:
     def _time_left(self) -> str:
         """Time to the nearest limit at the pace of the last steps; "-" while the pace is unknown.
 
-        The first step compiles, so it counts only as long as it is the only one.
+        The first step compiles, so it counts only as long as it is the only one, and without what it compiled.
         """
-        since, steps, tokens = self._start, self._first_step, self._first_tokens
+        since, steps, tokens = (self._first_stage or (self._start,))[0], self._first_step, self._first_tokens
         if len(self._pace) > 1:
             since, steps, tokens = self._pace[0]
-        elapsed = self._last_step_at - since
+        elapsed = self._last_step_at - since - self._first_compiled * (len(self._pace) == 1)
+        if elapsed <= 0:  # threads compiled side by side
+            return "-"
         estimates = []
         for done, first, limit in (
             (self._step, steps, self._max_steps),
@@ -293,7 +302,7 @@ class Console:
             f"step {self._progress()}",
             bar,
             Text(visible(self._phase.name)),
-            self._phase.progress(self._clock(), self._compiled()),
+            self._phase.progress(self._clock(), self._compiled().programs),
             f"{elapsed}, left {self._time_left()}",
         )
         numbers = Table.grid(padding=(0, 2))

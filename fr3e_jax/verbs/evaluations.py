@@ -121,7 +121,7 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
             print(f"{name}: evaluated before, see {folder.path}", file=sys.stderr)
         return Result(name, stored, best_metric(config.evaluation, config.data.eval), str(folder.path))
     shown = config.runtime.console if session.processes.first else "none"
-    console = Console(shown, stream=sys.stderr, compiled=lambda: compilations().programs)
+    console = Console(shown, stream=sys.stderr, compiled=compilations)
     session.sampler.report = console.progress
     with console:
         console.stage(f"evaluating {name}")

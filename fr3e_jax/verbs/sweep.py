@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from fr3e_jax.cli.arguments import number, positive
 from fr3e_jax.cli.parser import Verb
-from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.configuration import Config, ConfigError
+from fr3e_jax.configuration.load import load_variants
 from fr3e_jax.shipped_files import find_recipe
 from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.verbs.sweep_axes import combinations, parse_axes, recipes_of
@@ -56,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     experiment = Path(recipe).is_dir()
     axes = {RECIPE: recipes_of(recipe)} | parse_axes(arguments.overrides)
     drawn = combinations(axes, arguments.sample, arguments.sample_seed)
-    configs = [load_config(settings[RECIPE], as_overrides(settings), training=verb == "train") for settings in drawn]
-    output, name = configs[0].runtime.output_dir, Path(recipe).name if experiment else configs[0].name
+    first = next(_checked(drawn[:1], verb))
+    output, name = first.runtime.output_dir, Path(recipe).name if experiment else first.name
     if is_remote(output):
         raise ConfigError(
             f"runtime.output_dir={output} is in an object store, and a sweep keeps its table in a folder; name a "
@@ -68,8 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
     former = None if fresh else unfinished_sweep(output, name, recipe, verb, drawn)
     folder = former or sweep_folder(output, name)
     runs = make_runs(verb, drawn, folder, varied)
+    for run, _ in zip(runs, _checked(drawn, verb), strict=True):
+        if arguments.dry_run:
+            print(shlex.join(run.command))
     if arguments.dry_run:
-        print("\n".join(shlex.join(run.command) for run in runs))
         return 0
     if not experiment:
         for run in runs:
@@ -98,6 +103,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not completed:
         print("the same command goes on with this sweep")
     return 0 if completed and all(run.exit_code == 0 for run in runs) else 1
+
+
+def _checked(combinations: Sequence[dict[str, str]], verb: str) -> Iterator[Config]:
+    """The settings of each combination, in order; raises ConfigError at the first that is not valid."""
+    for recipe, of_recipe in itertools.groupby(combinations, key=lambda settings: settings[RECIPE]):
+        overrides = ([*as_overrides(settings), "runtime.run_dir=its"] for settings in of_recipe)  # so any name will do
+        yield from load_variants(recipe, overrides, training=verb == "train")
 
 
 def sweep_folder(output_dir: str, name: str) -> Path:

@@ -37,11 +37,12 @@ def rates(count, **settings):
     ("settings", "expected"),
     [
         (dict(schedule="constant"), [0.1, 0.1, 0.1]),
-        (dict(schedule="constant", warmup_updates=4), [0, 0.025, 0.05, 0.075, 0.1, 0.1]),
+        (dict(schedule="constant", warmup_updates=4), [0.025, 0.05, 0.075, 0.1, 0.1]),
+        (dict(schedule="constant", warmup_updates=1), [0.1, 0.1]),
         (dict(schedule="linear", decay_updates=4), [0.1, 0.075, 0.05, 0.025, 0, 0]),
-        (dict(schedule="linear", warmup_updates=2, decay_updates=6), [0, 0.05, 0.1, 0.075, 0.05, 0.025, 0, 0]),
+        (dict(schedule="linear", warmup_updates=2, decay_updates=6), [0.05, 0.1, 0.1, 0.075, 0.05, 0.025, 0, 0]),
         (dict(schedule="cosine", decay_updates=4), [0.1, 0.05 + 0.05 * 0.5**0.5, 0.05, 0.05 - 0.05 * 0.5**0.5, 0, 0]),
-        (dict(schedule="cosine", warmup_updates=2, decay_updates=6), [0, 0.05, 0.1, 0.05 + 0.05 * 0.5**0.5, 0.05]),
+        (dict(schedule="cosine", warmup_updates=2, decay_updates=6), [0.05, 0.1, 0.1, 0.05 + 0.05 * 0.5**0.5, 0.05]),
     ],
 )
 def test_learning_rate_of_each_update_follows_the_schedule(settings, expected):

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,7 +67,9 @@ def test_a_step_that_only_returned_says_how_many_successes_it_continued():
 
 def test_a_long_stage_has_a_line_after_five_seconds_and_then_every_thirty():
     stream, clock, programs = io.StringIO(), Clock(), [3]
-    console = Console("plain", stream=stream, clock=clock, compiled=lambda: programs[0])
+    console = Console(
+        "plain", stream=stream, clock=clock, compiled=lambda: SimpleNamespace(programs=programs[0], seconds=0.0)
+    )
     console.stage("evaluating the start")
     seen = []
     for second in range(1, 71):
@@ -144,6 +147,17 @@ def test_time_left_does_not_count_the_first_step_which_compiles():
         clock.now += seconds
         console.step(step, METRICS)
     assert [line.split("left ")[1] for line in lines_of(stream)] == ["0:18:20", "0:00:10", "0:00:18"]
+
+
+def test_the_first_time_left_counts_neither_the_first_evaluation_nor_compilation():
+    stream, clock, compiled = io.StringIO(), Clock(), SimpleNamespace(programs=0, seconds=0.0)
+    console = Console("plain", max_steps=11, stream=stream, clock=clock, compiled=lambda: compiled)
+    console.stage("evaluating the start")
+    clock.now, compiled.seconds = 500.0, 90.0
+    console.stage("first return")
+    clock.now, compiled.seconds = 600.0, 184.0
+    console.step(1, METRICS)
+    assert lines_of(stream)[-1].endswith("left 0:01:00")  # 10 steps of 100 - 94 seconds
 
 
 def test_time_left_of_a_resumed_run_counts_its_own_pace_only():

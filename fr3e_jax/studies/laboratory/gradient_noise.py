@@ -228,7 +228,7 @@ def _repeated(
         params, step = load_run_params(session, run_dir)
     data = dataclasses.replace(config.data, seed=config.data.seed + of_oracle)
     prompts = PromptFeed(session.task.problems("train"), session.texts, data)
-    shown = Console(config.runtime.console, stream=sys.stderr, compiled=lambda: compilations().programs)
+    shown = Console(config.runtime.console, stream=sys.stderr, compiled=compilations)
     # Nothing updates the weights, so the reference may be the policy itself.
     reference = params if config.kl.coefficient else None
     learner = Learner(session.model.train_programs(config), params, None, reference=reference)

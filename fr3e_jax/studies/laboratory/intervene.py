@@ -184,7 +184,7 @@ def intervene(
     with as_config_error():
         params, step = load_run_params(session, run_dir)
     shown = config.runtime.console if session.processes.first else "none"
-    console = Console(shown, stream=sys.stderr, compiled=lambda: compilations().programs)
+    console = Console(shown, stream=sys.stderr, compiled=compilations)
     session.sampler.report = console.progress
     try:
         with session.grader, refused_weights(config.model, run_dir, step), console:

@@ -81,7 +81,7 @@ class DemonstrationRun(SupervisedRun):
 
     def run(self) -> int:
         config, s = self.config, self.config.sft
-        self.before = self.before or self.evaluate()
+        self.before = self.before or self.evaluate_start()
         self.console.stage("supervised fine-tuning")
         while self.step < s.steps:
             updated = self.fine_tune(self._batch(self.step), **self._packing())

@@ -104,7 +104,7 @@ class RejectionSamplingRun(SupervisedRun):
         config = self.config
         for line in summary_of(self.feed.unspeakable(), "training data"):
             self.console.note(line)
-        self.before = self.before or self.evaluate()
+        self.before = self.before or self.evaluate_start()
         if self.resumed_step and self.current is None and self._evaluation_due():
             recorded = partial(recorded_evaluation, self.run_dir.metrics, self.step)
             evaluated = self.session.processes.on_first(recorded) or self.evaluate()  # a signal had interrupted it

@@ -78,9 +78,7 @@ class SupervisedRun:
             self.metrics = MetricsWriter(run, resume_step=self.resumed_step)
         self.trackers = open_trackers(self.config, run, self.resumed_step, writes=self.first)
         shown = self.config.runtime.console if self.first else "none"
-        self.console = Console(
-            shown, max_steps=max_steps, first_step=self.finished_steps(), compiled=lambda: compilations().programs
-        )
+        self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps(), compiled=compilations)
         session.sampler.report = self.console.progress
 
     def start(self) -> int:
@@ -187,6 +185,10 @@ class SupervisedRun:
         check_figures(f"update {self.step}", {name: metrics[key] for name, key in names.items()})
         self.last_metrics = {"step": self.step} | metrics
 
+    def evaluate_start(self) -> dict[str, float]:
+        """The held-out metrics of the start; empty if they are not asked for, or the start is past."""
+        return self.evaluate() if self.config.evaluation.start and not self.step else {}
+
     def evaluate(self) -> dict[str, float]:
         """Evaluate the current weights; write and return the held-out metrics."""
         self.console.stage("evaluating")
@@ -231,7 +233,9 @@ class SupervisedRun:
 
         ``output``: the Hugging Face directory to write; empty: ``model/`` in the run directory.
         """
-        after = self.after = self.after or self.evaluate()
+        if self.config.evaluation.end:
+            self.after = self.after or self.evaluate()
+        after = self.after
         self.save(after)
         directory = Path(output).expanduser() if output else self.run_dir.path / "model"
         weights = self.session.processes.whole_on_first(self.learner.programs.whole(self.learner.params))
