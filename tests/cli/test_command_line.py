@@ -90,12 +90,12 @@ def test_settings_and_options_can_come_in_any_order(recipe, calls):
 
 
 def test_exit_code_of_the_verb_is_returned(recipe, calls, monkeypatch):
-    monkeypatch.setattr(sys.modules["fr3e_jax.loop.train"], "train", lambda *arguments, callback: 1)
+    monkeypatch.setattr(sys.modules["fr3e_jax.loop.train"], "train", lambda *arguments, callbacks: 1)
     assert main(["train", recipe]) == 1
 
 
 def test_configuration_error_from_inside_a_verb_is_a_usage_error(recipe, calls, monkeypatch, capsys):
-    def refuse(*arguments, callback):
+    def refuse(*arguments, callbacks):
         raise ConfigError("mesh.tensor=2 needs\n 2 devices")
 
     monkeypatch.setattr(sys.modules["fr3e_jax.loop.train"], "train", refuse)

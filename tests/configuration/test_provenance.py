@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fr3e_jax.configuration import Config, collect, load_config, save_config
 from fr3e_jax.configuration.provenance import git_state, read_provenance
+from fr3e_jax.configuration.schema import DataConfig
 
 DEVICE = {"platform": "cpu", "device_kind": "cpu"}
 
@@ -26,11 +27,11 @@ def test_saved_settings_load_as_the_same_configuration(tmp_path):
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
 @given(
-    name=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="$\\?")),
+    system=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="$\\?")),
     rate=st.floats(0, 1, allow_subnormal=False),
 )
-def test_any_text_and_any_float_survive_the_round_trip(tmp_path, name, rate):
-    config = replace(Config(), name=name)
+def test_any_text_and_any_float_survive_the_round_trip(tmp_path, system, rate):
+    config = replace(Config(), data=DataConfig(template="chat", system=system))
     config.optimizer.learning_rate = rate
     save_config(config, tmp_path, **DEVICE)
     assert load_config(tmp_path / "config.yaml") == config
