@@ -150,9 +150,10 @@ def own_processes() -> Processes:
         return Processes(jax.process_index(), jax.process_count())
     except (RuntimeError, AssertionError) as error:  # jax asserts that it has a device
         reason = str(error).partition(" (set JAX_")[0].rstrip(".") or "there is no such device, or jax lacks its plugin"
+        platforms = jax.config.values["jax_platforms"] or ""
         raise ConfigError(
-            f"JAX_PLATFORMS={jax.config.jax_platforms or ''}: jax finds no device: {reason}; set it to a platform of "
-            "this machine, such as JAX_PLATFORMS=cpu, or leave it unset"
+            f"JAX_PLATFORMS={platforms}: jax finds no device: {reason}; set it to a platform "
+            "of this machine, such as JAX_PLATFORMS=cpu, or leave it unset"
         ) from error
 
 

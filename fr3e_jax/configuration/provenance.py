@@ -36,6 +36,9 @@ class GitState(TypedDict):
     dirty: bool
 
 
+NO_GIT = GitState(commit="", dirty=False)
+
+
 class Start(TypedDict, total=False):
     """One start of a run."""
 

@@ -59,9 +59,10 @@ def _of_rows(name: str, root: str) -> Card:
     Raises:
       ConfigError: the file does not exist, is empty, or has other columns.
     """
+    dropped: Counter[str] = Counter()
     try:
         (path, *_) = find_files([name], root, f"the entry {name}")
-        rows = list(itertools.islice(read_file(path, "auto", dropped := Counter()), _SEEN_ROWS))
+        rows = list(itertools.islice(read_file(path, "auto", dropped), _SEEN_ROWS))
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(str(error)) from error
     if not rows:

@@ -69,7 +69,8 @@ class TextCodec:
         self.tokenizer, self.source, self.chat = tokenizer, source, chat
         self.stop_ids = self.stops_in_files = tuple(dict.fromkeys((tokenizer.eos_token_id, *extra_stop_ids)))
         self.pad_id = self.stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        self.rows, self.stop_texts = len(self), ()
+        self.rows = len(self)
+        self.stop_texts: tuple[str, ...] = ()
         self._characters = _characters(tokenizer)
         # Llama's and Gemma's tokenizers put a token before every text, without which their models were never trained.
         bare = isinstance(tokenizer, CharacterTokenizer) or tokenizer.bos_token_id is None

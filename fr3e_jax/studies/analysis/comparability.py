@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
+from fr3e_jax.configuration.provenance import NO_GIT
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.studies.analysis.run_groups import ComparedRun, RunGroup, differing, shown
 
@@ -170,7 +171,7 @@ def _code(runs: Sequence[ComparedRun], names: _Names) -> Iterator[Flag]:
         yield Flag("code", f"without provenance.json, code, versions and device are unknown: {names.all(others)}")
     # The commit and its changes at each start of a run, as far as they are known; a run may have been resumed.
     starts = [
-        (run, [start.get("git") or {} for start in (*origin.get("earlier", []), origin)])
+        (run, [start.get("git") or NO_GIT for start in (*origin.get("earlier", []), origin)])
         for run in runs
         if (origin := run.run.provenance)
     ]

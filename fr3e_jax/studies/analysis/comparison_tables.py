@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fr3e_jax.configuration.provenance import NO_GIT
 from fr3e_jax.studies.analysis.comparison import REACH_AXES, Comparison, Spread, axes_of
 from fr3e_jax.studies.analysis.figure import TextTable
 from fr3e_jax.studies.analysis.run_curves import ALL_RIGHT, ALL_WRONG, AXES, WASTED
@@ -178,7 +179,7 @@ def _setting(run: ComparedRun, name: str) -> str:
 
 
 def _code(run: ComparedRun) -> str:
-    state = run.run.provenance.get("git") or {}
+    state = run.run.provenance.get("git") or NO_GIT
     return str(state.get("commit") or "unknown")[:10] + (" + changes" if state.get("dirty") else "")
 
 
