@@ -16,6 +16,7 @@ class Phase:
       since: time of its start, in seconds of the display's clock.
       compiled: programs that the process had made ready when the phase began.
       done, total: responses that have ended, of all of the phase; 0 of 0 while nothing is known.
+      share: of its tokens that are sampled, those of responses under way included.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Phase:
     compiled: int = 0
     done: int = 0
     total: int = 0
+    share: float = 0.0
 
     def progress(self, now: float, compiled: int) -> str:
         """How far the phase is, as in "96 of 4,352 responses, 3 programs ready, left 0:01:10"; "" if nothing is known.
@@ -34,8 +36,8 @@ class Phase:
         parts = [f"{self.done:,} of {self.total:,} responses"] if self.total else []
         if fresh := compiled - self.compiled:
             parts.append(f"{fresh} program{'s' * (fresh > 1)} compiled or fetched")
-        if 0 < self.done < self.total:
-            left = (now - self.since) * (self.total - self.done) / self.done
+        if self.share and self.done < self.total:
+            left = (now - self.since) * (1 - self.share) / self.share
             parts.append(f"left {timedelta(seconds=math.ceil(left))}")
         return ", ".join(parts)
 

@@ -75,7 +75,7 @@ def test_a_long_stage_has_a_line_after_five_seconds_and_then_every_thirty():
     for second in range(1, 71):
         clock.now = float(second)
         programs[0] = 3 + min(second, 4)
-        console.progress(10 * second if second > 20 else 0, 1000 if second > 20 else 0)
+        console.progress(*(10 * second, 1000, second / 100) if second > 20 else (0, 0, 0.0))
         console.tell()
         if len(lines_of(stream)) > len(seen):
             seen.append((second, lines_of(stream)[-1]))
