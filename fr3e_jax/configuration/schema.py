@@ -127,11 +127,6 @@ class RolloutConfig:
     top_p: float = option(
         1.0, "nucleus: the smallest set of tokens with at least this mass; 1: all, as training needs", gt=0, le=1
     )
-    draws: Literal["independent", "arithmetic"] = option(
-        "independent",
-        "rollouts that train from one prompt or state: drawn independently, or together so that they cover the "
-        "distribution of responses evenly (arithmetic sampling)",
-    )
     stop_tokens: list[str] = option(
         [],
         "tokens that end a response, by text or id, besides those of the model's files; the first ends demonstrations",

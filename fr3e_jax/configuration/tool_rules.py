@@ -105,9 +105,4 @@ TRAINING_RULES: Rules = {
         "one has no cache of its own to explore anchors from; set explore.enabled=false, or tools.branching=false to "
         "explore rollouts that call tools",
     ),
-    "parts_of_a_group_make_up_the_whole": (
-        lambda c: c.tools.branching and c.rollout.draws != "independent",
-        "{rollout.draws} divides the distribution of responses among the rollouts of a prompt, but {tools.branching} "
-        "(ARPO) continues some of them in place of others; set rollout.draws=independent, or tools.branching=false",
-    ),
 }

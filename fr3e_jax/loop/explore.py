@@ -144,7 +144,6 @@ def _request(session: Session, step: int, anchored: Anchored, counts: list[int])
             max_tokens=r.max_response_tokens - fork,
             sampling=sampling,
             prefix=anchored.rollout.head(fork),
-            part=(m, count) if r.draws == "arithmetic" else None,
         )
         for state, fork, count in zip(anchored.states, anchored.forks, counts, strict=True)
         for m in range(count)

@@ -66,17 +66,10 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
 def base_requests(session: Session, step: int, prompts: list[Prompt]) -> list[TrunkRequest]:
     """A request for each prompt, with ``rollouts_per_prompt`` responses as branches."""
     r, sampling, requests = session.config.rollout, session.sampling(), []
-    together = r.draws == "arithmetic"
     for prompt in prompts:
         fork = len(prompt.token_ids)
         branches = [
-            Branch(
-                fork,
-                (BASE, step, prompt.position, n),
-                r.max_response_tokens,
-                sampling,
-                part=(n, r.rollouts_per_prompt) if together else None,
-            )
+            Branch(fork, (BASE, step, prompt.position, n), r.max_response_tokens, sampling)
             for n in range(r.rollouts_per_prompt)
         ]
         requests.append(TrunkRequest(prompt.token_ids, branches, prompt.problem))

@@ -4,18 +4,6 @@ A token is drawn by inverting the cumulative distribution at one uniform number,
 block. On CPU this is many times faster than adding Gumbel noise to the whole vocabulary. The number comes from a key
 that names the rollout and the position, so a rollout's tokens do not depend on the rollouts beside it.
 
-In *arithmetic sampling* one number decides a whole response: its place in the cumulative distribution of all responses.
-The numbers of a group of M rollouts lie in M equal parts of [0, 1), so the group covers the distribution evenly. Each
-rollout knows only its part, its *span*. A token is drawn within the span. What the span and the token's own interval
-share is then stretched by the token's probability, and is the span of the next token:
-
-    [0   .   .   .   .   1)      span [1/4, 1/2) of the second of 4 rollouts
-    [  'a' 0.4   |'b' 0.6 )      within it, 'a' with probability 0.6 and 'b' with 0.4
-         [       )               'a' is drawn: [1/4, 0.4) / 0.4 = [0.625, 1) is the next span
-
-(Vilnis et al. 2023, arXiv:2210.15458; there the numbers are a shifted lattice, here each is random in its part.) Sums
-over a group keep their mean, as the parts make up [0, 1). Once a span is [0, 1), the rollout is drawn freely.
-
 Dimension key: L lanes, V vocabulary, I stream names.
 """
 
@@ -31,21 +19,12 @@ from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
 _BLOCK = 128
 
 
-class Inverted(NamedTuple):
-    """Drawn indices, and the part of the cumulative distribution that is theirs; all ``[L]``."""
-
-    indices: jax.Array  # int32
-    starts: jax.Array  # sum of the probabilities before it
-    shares: jax.Array  # its own probability
-
-
 class Draw(NamedTuple):
     """Drawn tokens with their log-probs and entropies; all ``[L]``."""
 
     token_ids: jax.Array  # int32
     logprobs: jax.Array  # under the distribution that the token was drawn from; greedy rows: at temperature 1
     entropies: jax.Array  # nats, full vocabulary, temperature 1
-    spans: jax.Array  # [L, 2], for the next token
 
 
 def uniform(keys: jax.Array, positions: jax.Array) -> jax.Array:
@@ -77,48 +56,19 @@ def _first_above(cumulative: jax.Array, threshold: jax.Array, weights: jax.Array
     return jnp.where(above.any(axis=-1), jnp.argmax(above, axis=-1), last)
 
 
-def invert_cumulative(weights: jax.Array, uniforms: jax.Array) -> Inverted:
-    """Indices with P(i) = weights[i] / sum(weights); ``weights [L, V]`` >= 0, ``uniforms [L]`` in [0, 1)."""
-
-    def at(x, index):
-        return jnp.take_along_axis(x, index[:, None], axis=-1)[:, 0]
-
+def invert_cumulative(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
+    """Indices ``[L]`` with P(i) = weights[i] / sum(weights); ``weights [L, V]`` >= 0, ``uniforms [L]`` in [0, 1)."""
     if weights.shape[-1] <= 2 * _BLOCK:
         cumulative = jnp.cumsum(weights, axis=-1)
-        total = cumulative[:, -1]
-        index = _first_above(cumulative, uniforms * total, weights)
-        weight = at(weights, index)
-        return Inverted(index, (at(cumulative, index) - weight) / total, weight / total)
+        return _first_above(cumulative, uniforms * cumulative[:, -1], weights)
     blocks = jnp.pad(weights, ((0, 0), (0, -weights.shape[-1] % _BLOCK))).reshape(weights.shape[0], -1, _BLOCK)
     sums = blocks.sum(axis=-1)
     cumulative = jnp.cumsum(sums, axis=-1)
-    total = cumulative[:, -1]
-    threshold = uniforms * total
+    threshold = uniforms * cumulative[:, -1]
     block = _first_above(cumulative, threshold, sums)
-    before = at(cumulative - sums, block)
+    before = jnp.take_along_axis(cumulative - sums, block[:, None], axis=-1)[:, 0]
     inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
-    up_to = jnp.cumsum(inside, axis=-1)
-    index = _first_above(up_to, threshold - before, inside)
-    weight = at(inside, index)
-    return Inverted(block * _BLOCK + index, (before + at(up_to, index) - weight) / total, weight / total)
-
-
-def part_of_group(member: int, members: int) -> tuple[float, float]:
-    """Low end and width of the span of rollout ``member`` of a group of ``members``."""
-    return member / members, 1.0 / members
-
-
-def within(spans: jax.Array, uniforms: jax.Array) -> jax.Array:
-    """``uniforms [L]`` mapped into ``spans [L, 2]`` (low end and width), below 1; unchanged in the span [0, 1)."""
-    return jnp.minimum(spans[:, 0] + uniforms * spans[:, 1], jnp.float32(1 - 2**-24))
-
-
-def narrowed(spans: jax.Array, drawn: Inverted) -> jax.Array:
-    """The overlap of ``spans [L, 2]`` with the drawn tokens' intervals, in parts of these; [0, 1) stays [0, 1)."""
-    low, width = spans[:, 0] - drawn.starts, spans[:, 1]
-    ends = (jnp.clip(x, 0.0, drawn.shares) / drawn.shares for x in (low, low + width))
-    low, high = ends  # exactly 0 and 1 if the token's interval lies within the span
-    return jnp.where((width < 1)[:, None], jnp.stack([low, high - low], axis=-1), spans)
+    return block * _BLOCK + _first_above(jnp.cumsum(inside, axis=-1), threshold - before, inside)
 
 
 def allowed_tokens(logits: jax.Array, top_p: jax.Array, top_k: jax.Array) -> jax.Array:
@@ -151,7 +101,6 @@ def draw_tokens(
     top_k: jax.Array,
     forced: jax.Array | None = None,
     *,
-    spans: jax.Array | None = None,
     filtered: bool,
 ) -> Draw:
     """Draw one token per row.
@@ -161,9 +110,7 @@ def draw_tokens(
       uniforms: ``[L]`` in [0, 1).
       temperature: ``[L]``; 0 takes the most probable token.
       top_p, top_k: ``[L]``; 1 and 0 switch them off. Read only where ``filtered``.
-      forced: int32 ``[L]``, tokens to take instead of drawing, with their log-probs before any filter; -1: draw. They
-        leave the span as it is.
-      spans: ``[L, 2]``, low end and width of the part of [0, 1) from which the row is drawn; None: all.
+      forced: int32 ``[L]``, tokens to take instead of drawing, with their log-probs before any filter; -1: draw.
       filtered: whether any row uses top-p or top-k. These sort the vocabulary, so they are compiled only when needed.
     """
     greedy = temperature <= 0
@@ -174,10 +121,7 @@ def draw_tokens(
         allowed = allowed if forced is None else allowed | (forced >= 0)[:, None]
         scaled = jnp.where(allowed, scaled, -jnp.inf)
     weights = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))  # the log-probs below share this sweep
-    spans = jnp.broadcast_to(jnp.array([0.0, 1.0]), (len(logits), 2)) if spans is None else spans
-    drawn = invert_cumulative(weights, within(spans, uniforms))
-    token_ids = take_forced(drawn.indices, forced)
-    spans = narrowed(spans, drawn) if forced is None else jnp.where(forced[:, None] >= 0, spans, narrowed(spans, drawn))
+    token_ids = take_forced(invert_cumulative(weights, uniforms), forced)
     logprobs = token_logprobs(scaled, token_ids)
     # Needs a sweep of the vocabulary of its own, so it runs only if some row is greedy.
     most_probable = jax.lax.cond(
@@ -185,4 +129,4 @@ def draw_tokens(
     )
     token_ids = take_forced(jnp.where(greedy, most_probable, token_ids).astype(jnp.int32), forced)
     logprobs = jnp.where(greedy, token_logprobs(logits, token_ids), logprobs)
-    return Draw(token_ids, logprobs, token_entropy(logits), spans)
+    return Draw(token_ids, logprobs, token_entropy(logits))

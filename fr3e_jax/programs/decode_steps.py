@@ -168,10 +168,8 @@ class _Chunk(NamedTuple):
     recorded: bool
 
 
-def _draw(
-    chunk: _Chunk, state: DecodeState, uniforms: jax.Array, reading: _Reading | None
-) -> tuple[Emitted, jax.Array]:
-    """The next token of every lane, from the hidden states in the state; and the lanes' spans after it."""
+def _draw(chunk: _Chunk, state: DecodeState, uniforms: jax.Array, reading: _Reading | None) -> Emitted:
+    """The next token of every lane, from the hidden states in the state."""
     s, shape = state.settings, state.active.shape
 
     def flat(x):
@@ -180,15 +178,15 @@ def _draw(
     logits = chunk.network.logits(flat(state.hidden), chunk.head)
     forced = None if reading is None else flat(reading.tool_written)
     filters = (flat(x) for x in (s.temperature, s.top_p, s.top_k))
-    draw = draw_tokens(logits, uniforms, *filters, forced, spans=flat(state.span), filtered=chunk.filtered)
+    draw = draw_tokens(logits, uniforms, *filters, forced, filtered=chunk.filtered)
     hidden_norms = jnp.linalg.norm(flat(state.hidden).astype(jnp.float32), axis=-1)
     magnitudes = update_magnitude(logits, draw.token_ids, hidden_norms).reshape(shape)
-    draw = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), draw)
+    draw = jax.tree.map(lambda x: x.reshape(shape), draw)
     stopped = (draw.token_ids[..., None] == s.stop_ids).any(axis=-1)
     if reading is not None:
         last = reading.table.shape[0] - 2
         stopped = (reading.tool_written < 0) & (stopped | (reading.after(draw.token_ids) >= last))
-    return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped), draw.spans
+    return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped)
 
 
 def _own_cache(
@@ -231,7 +229,7 @@ def _one_step(
 ) -> tuple[DecodeState, _Window, Emitted]:
     """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
     s = state.settings
-    emitted, span = _draw(chunk, state, uniforms, reading)
+    emitted = _draw(chunk, state, uniforms, reading)
     cache = _own_cache(chunk.network.windows, state, chunk.ring, chunk.base, window)
     inputs = emitted.token_ids, turns, cache, state.trunks.layers, s.fork
     hidden, layers, routes = chunk.network.decode(*inputs, chunk.layout)
@@ -245,7 +243,6 @@ def _one_step(
         hidden=hidden,
         generated=generated,
         active=state.active & ~emitted.stopped & (generated < s.limit),
-        span=jnp.where(state.active[..., None], span, state.span),
         column=state.column + 1,
     )
     return state, window._replace(layers=layers), emitted._replace(routes=routes if chunk.recorded else None)

@@ -54,7 +54,6 @@ def _state_shardings(mesh: Mesh, architecture: Architecture) -> DecodeState:
         start=by_slot,
         generated=by_slot,
         active=by_slot,
-        span=by_slot,
         column=replicated(mesh),
     )
 

@@ -37,7 +37,6 @@ class LaneSettings(NamedTuple):
     top_p: jax.Array  # float32
     top_k: jax.Array  # int32
     stop_ids: jax.Array  # int32 [B, N, M], -1 = none
-    span: jax.Array  # float32 [B, N, 2], low end and width of the part of [0, 1) for its first token
 
 
 class DecodeState(NamedTuple):
@@ -54,7 +53,6 @@ class DecodeState(NamedTuple):
     start: jax.Array  # int32 [B, N], ring column of the lane's first token
     generated: jax.Array  # int32 [B, N], tokens that the lane holds
     active: jax.Array  # bool [B, N]
-    span: jax.Array  # float32 [B, N, 2], for the next token (`policy.sampling`: arithmetic sampling)
     column: jax.Array  # int32 scalar, the write column
 
     @property
@@ -126,13 +124,11 @@ def empty_state(shape: CacheShape, sizes: DecoderSizes) -> DecodeState:
             top_p=per_lane(jnp.float32),
             top_k=per_lane(jnp.int32),
             stop_ids=per_lane(jnp.int32, stops),
-            span=per_lane(jnp.float32, 2),
         ),
         keys=per_lane(jnp.uint32, 2),
         start=per_lane(jnp.int32),
         generated=per_lane(jnp.int32),
         active=per_lane(bool),
-        span=per_lane(jnp.float32, 2),
         column=jnp.zeros((), jnp.int32),
     )
 
@@ -191,7 +187,6 @@ def fill_lanes(state: DecodeState, base_key: jax.Array, new: jax.Array, settings
         start=choose(jnp.broadcast_to(state.column, new.shape), state.start),
         generated=choose(jnp.zeros_like(state.generated), state.generated),
         active=state.active | new,
-        span=choose(settings.span, state.span),
     )
 
 

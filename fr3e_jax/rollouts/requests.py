@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from fr3e_jax.policy.rows import Trunks
-from fr3e_jax.policy.sampling import part_of_group
 from fr3e_jax.problem import Problem
 from fr3e_jax.programs.decoder_state import LaneSettings
 from fr3e_jax.rollouts.episode import EpisodeRecord
@@ -41,9 +40,6 @@ class Branch:
 
     A branch reads its ``given`` tokens before it samples. They count towards ``max_tokens`` and are marked in
     `Rollout.tool_written`; a given stop token ends nothing.
-
-    ``part``: number of the branch in its group, and the group's size. The branches of a group then draw from equal
-    parts of the cumulative distribution (`policy.sampling`: arithmetic sampling). None: the branch is independent.
     """
 
     fork: int
@@ -52,7 +48,6 @@ class Branch:
     sampling: Sampling
     prefix: Rollout | None = None
     given: tuple[int, ...] = ()
-    part: tuple[int, int] | None = None
 
 
 @dataclass
@@ -243,5 +238,4 @@ def lane_settings(branches: Sequence[Branch]) -> LaneSettings:
         top_p=np.array([b.sampling.top_p for b in branches], np.float32),
         top_k=np.array([b.sampling.top_k for b in branches], np.int32),
         stop_ids=padded([b.sampling.stop_ids for b in branches], stops, -1, np.int32),
-        span=np.array([part_of_group(*(b.part or (0, 1))) for b in branches], np.float32).reshape(-1, 2),
     )

@@ -214,10 +214,6 @@ CASES = {
         "tools.initial_rollouts=8",
     ),
     "one_way_of_branching": ("tools.branching=true tools.kind=calculator", "explore.enabled=false"),
-    "parts_of_a_group_make_up_the_whole": (
-        "rollout.draws=arithmetic tools.branching=true tools.kind=calculator explore.enabled=false",
-        "rollout.draws=independent",
-    ),
 }
 
 

@@ -141,21 +141,6 @@ def test_every_rollout_of_a_step_has_noise_of_its_own(session, params, tiny_run,
     assert all(stream[1] == STEP for stream in streams)
 
 
-def test_arithmetic_draws_give_the_rollouts_of_a_state_equal_parts_of_its_distribution(
-    session, params, tiny_run, monkeypatch
-):
-    found, sample = [], session.sampler.engine.sample
-
-    def noted(params, requests, *callbacks, **named):
-        found.append({branch.stream: branch.part for request in requests for branch in request.branches})
-        return sample(params, requests, *callbacks, **named)
-
-    monkeypatch.setattr(session.sampler.engine, "sample", noted)
-    explored(session, params, tiny_run, rollout__draws="arithmetic")
-    _, states = found
-    assert states and all(part == (stream[-1], M) for stream, part in states.items())
-
-
 def test_a_fresh_initial_state_starts_at_the_prompt_and_trains_as_state_0(session, params, tiny_run):
     fresh = explored(session, params, tiny_run, explore__initial_state="fresh")
     for expansion in assign_advantages(fresh.session.config.explore, fresh.session.config.advantage, fresh.expansions):

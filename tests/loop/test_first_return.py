@@ -10,7 +10,7 @@ from encoded_prompts import prepare
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.expansion import PromptGroup
-from fr3e_jax.loop.first_return import base_requests, base_trunks, choose_bases, first_return
+from fr3e_jax.loop.first_return import base_trunks, choose_bases, first_return
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
 from fr3e_jax.rollouts.requests import Rollout
@@ -85,15 +85,6 @@ def test_without_exploration_base_rollouts_are_the_same_and_lanes_keep_no_hidden
         assert (ours.kept, ours.rewards.tolist(), ours.chosen) == (theirs.kept, theirs.rewards.tolist(), [])
         for left, right in zip(ours.rollouts, theirs.rollouts, strict=True):
             np.testing.assert_array_equal(left.token_ids, right.token_ids)
-
-
-def test_arithmetic_draws_give_the_rollouts_of_a_prompt_equal_parts_of_its_distribution(session, tiny_run):
-    together = tiny_run.changed(session, rollout__draws="arithmetic")
-    prompts = prepare(session.texts, drawn_problems(session, 2))
-    count = session.config.rollout.rollouts_per_prompt
-    for request in base_requests(together, 1, prompts):
-        assert [branch.part for branch in request.branches] == [(n, count) for n in range(count)]
-    assert all(branch.part is None for one in base_requests(session, 1, prompts) for branch in one.branches)
 
 
 def test_special_tokens_inside_a_response_stay_visible(session, tiny_run):

@@ -13,7 +13,6 @@ from fr3e_jax.policy import sampling
 from fr3e_jax.policy.sampling import (
     draw_tokens,
     invert_cumulative,
-    part_of_group,
     stream_keys,
     uniform,
 )
@@ -68,7 +67,7 @@ class TestFrequencies:
         """The inverse of a cumulative distribution: counts are exact to one number at either end of a token."""
         weights = np.random.default_rng(1).gamma(0.5, size=vocab_size).astype(np.float32)
         count = 4000
-        drawn = jax.jit(invert_cumulative)(np.tile(weights, (count, 1)), np.float32(grid(count))).indices
+        drawn = jax.jit(invert_cumulative)(np.tile(weights, (count, 1)), np.float32(grid(count)))
         share = np.float64(weights) / np.float64(weights).sum() * count
         assert np.abs(np.bincount(drawn, minlength=vocab_size) - share).max() <= 1.1
 
@@ -230,58 +229,3 @@ def test_forced_token_is_taken_with_its_logprob_before_any_filter():
     scaled = np.asarray(logits)[3:] / np.array([[1.0], [1.0], [0.7]])
     np.testing.assert_allclose(found.logprobs[3:], scaled[:, 7] - np.log(np.exp(scaled).sum(1)), atol=1e-5)
     np.testing.assert_array_equal(found.entropies, plain.entropies)
-
-
-class TestArithmeticSampling:
-    """One number decides a response; member m of M has its number in [m / M, (m + 1) / M)."""
-
-    def draw(self, logits, uniforms, spans, forced=None):
-        rows = lambda x, kind: np.full(len(uniforms), x, kind)
-        filters = rows(1.0, np.float32), rows(1.0, np.float32), rows(0, np.int32)
-        return draw(np.float32(logits), np.float32(uniforms), *filters, forced, spans=spans, filtered=False)
-
-    @pytest.mark.parametrize("vocab_size", [3, 300])
-    def test_each_member_draws_the_responses_of_its_part_of_the_cumulative_distribution(self, vocab_size):
-        """Responses of two tokens, the second one's distribution depends on the first; 300 tokens take two levels."""
-        rng, members, count = np.random.default_rng(0), 4, 60
-        logits = np.full((1 + vocab_size, vocab_size), -np.inf)
-        possible = [0, vocab_size // 2, vocab_size - 1]
-        logits[:, possible] = rng.standard_normal((1 + vocab_size, 3))
-        probability = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-        for member in range(members):
-            first_number, second_number = (x.ravel() for x in np.meshgrid(grid(count), grid(count)))
-            span = np.tile(np.float32(part_of_group(member, members)), (count**2, 1))
-            first = self.draw(np.tile(logits[:1], (count**2, 1)), first_number, span)
-            second = self.draw(logits[1 + np.asarray(first.token_ids)], second_number, first.spans)
-            drawn = np.asarray(first.token_ids) * vocab_size + np.asarray(second.token_ids)
-            ends = np.cumsum(probability[:1].T * probability[1:])  # of all responses, in the order of their tokens
-            inside = np.clip(ends, member / members, (member + 1) / members) - member / members
-            expected = np.diff(inside, prepend=0.0) * members
-            np.testing.assert_allclose(np.bincount(drawn, minlength=vocab_size**2) / count**2, expected, atol=2 / count)
-
-    def test_a_group_draws_each_response_as_often_as_expected_to_less_than_one(self):
-        """Certain responses of 1/2, 1/4 and 1/4 among 8 members; independent draws hit 4, 2, 2 in 1 case of 16."""
-        logits = np.log(np.tile([0.5, 0.25, 0.25], (8, 1)))
-        for seed in range(5):
-            numbers = np.random.default_rng(seed).random(8)
-            spans = np.float32([part_of_group(m, 8) for m in range(8)])
-            assert np.bincount(self.draw(logits, numbers, spans).token_ids).tolist() == [4, 2, 2]
-
-    def test_a_member_that_holds_all_of_the_next_distribution_is_independent(self):
-        """The token of probability 1/4 is the part of a quarter."""
-        logits = np.log([[0.25, 0.75]])
-        drawn = self.draw(logits, [0.3], np.float32([part_of_group(0, 4)]))
-        np.testing.assert_allclose(drawn.spans, [[0, 1]], atol=1e-6)
-        inside = self.draw(np.log([[0.1, 0.01, 0.89]]), [0.22], np.float32([[0.05, 0.25]]))
-        assert inside.token_ids == 1 and np.array_equal(inside.spans, [[0, 1]])
-
-    def test_all_of_the_distribution_gives_the_tokens_of_independent_draws_and_stays(self):
-        logits, numbers = np.random.default_rng(1).standard_normal((500, 40)), grid(500)
-        spans = np.tile(np.float32([0, 1]), (500, 1))
-        alone, together = self.draw(logits, numbers, None), self.draw(logits, numbers, spans)
-        assert np.array_equal(alone.token_ids, together.token_ids) and np.array_equal(together.spans, spans)
-
-    def test_a_given_token_leaves_the_part(self):
-        spans = np.float32([part_of_group(1, 4), part_of_group(1, 4)])
-        drawn = self.draw(np.zeros((2, 5)), [0.5, 0.5], spans, np.array([2, -1], np.int32))
-        assert np.array_equal(drawn.spans[0], spans[0]) and not np.array_equal(drawn.spans[1], spans[1])

@@ -5,7 +5,6 @@ Most tests look at one run of branches of all kinds, long enough that the rings 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -15,7 +14,7 @@ import pytest
 from network_programs import decoder_on
 from scipy.special import log_softmax
 
-from fr3e_jax.policy.sampling import part_of_group, stream_keys, uniform
+from fr3e_jax.policy.sampling import stream_keys, uniform
 from fr3e_jax.programs import size_buckets
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import LaneSettings
@@ -87,7 +86,7 @@ def run(decoder):
                 branch(11, 7, 24, stop_ids=()),
                 branch(5, 8, 10, top_k=3, temperature=1.5, stop_ids=()),
             ]
-            + [replace(branch(3, 9 + i, 22, stop_ids=()), part=(i, 8)) for i in range(8)],
+            + [branch(3, 9 + i, 22, stop_ids=()) for i in range(8)],
         ),
     ]
     everything = lambda i, rollouts, wait: range(len(rollouts))
@@ -139,10 +138,7 @@ def test_entropies_and_update_magnitudes_equal_those_of_a_full_pass(passes):
 
 
 def test_tokens_invert_the_distribution_of_a_full_pass_at_the_branch_s_noise(passes, decoder):
-    """The random number of (seed, stream, position) lies in the token's share of the full pass's distribution.
-
-    The number of a branch in a group lies in the branch's part, which each token narrows.
-    """
+    """The random number of (seed, stream, position) lies in the token's share of the full pass's distribution."""
     streams = np.zeros((len(passes), STREAM_NAMES), np.uint32)
     streams[:, :2] = [b.stream for b, *_ in passes]
     keys = np.repeat(jax.jit(stream_keys)(decoder.engine.base_key, streams), 24, axis=0)
@@ -152,13 +148,8 @@ def test_tokens_invert_the_distribution_of_a_full_pass_at_the_branch_s_noise(pas
             continue
         probabilities = np.exp(log_softmax(logits / b.sampling.temperature, axis=-1))
         ends = of_tokens(np.cumsum(probabilities, axis=-1), rollout)
-        shares, tolerance = of_tokens(probabilities, rollout), 1e-3 if b.part else 1e-5
-        starts, (low, width) = ends - shares, part_of_group(*(b.part or (0, 1)))
-        for start, end, share, random in zip(starts, ends, shares, number, strict=False):
-            assert start - tolerance <= low + width * random <= end + tolerance
-            if width < 1:
-                low, high = np.clip([(low - start) / share, (low + width - start) / share], 0, 1)
-                width = high - low
+        starts = ends - of_tokens(probabilities, rollout)
+        assert (starts - 1e-5 <= number[: len(ends)]).all() and (number[: len(ends)] <= ends + 1e-5).all()
 
 
 def flattened(run, key):
@@ -273,7 +264,6 @@ def settings(shape, *, limit, fork=2, stream=0):
         top_p=ones(np.float32),
         top_k=ones(np.int32, 0),
         stop_ids=np.full((*shape, 2), -1, np.int32),
-        span=np.broadcast_to(np.float32([0, 1]), (*shape, 2)),
     )
 
 

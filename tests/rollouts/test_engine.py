@@ -30,10 +30,7 @@ def trunk_of(length: int, start: int = 2) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def requests() -> list[TrunkRequest]:
-    """Five trunks of different lengths; forks, caps, filters, stop ids and temperatures differ within a trunk.
-
-    One branch of each is a part of a group.
-    """
+    """Five trunks of different lengths; forks, caps, filters, stop ids and temperatures differ within a trunk."""
     ways = [
         Sampling(1.0, stop_ids=(1,)),
         Sampling(0.0, stop_ids=(1,)),
@@ -47,7 +44,6 @@ def requests() -> list[TrunkRequest]:
         branches = [
             Branch(max(1, length - 2 * m), (0, 1, i, m), caps[(i + m) % 5], ways[(i + 2 * m) % 5]) for m in range(5)
         ]
-        branches[i] = dataclasses.replace(branches[i], part=(i, 5))
         found.append(TrunkRequest(trunk, branches))
     return found
 
