@@ -24,6 +24,7 @@ from fr3e_jax.data.jsonl import existing_file, read_rows
 from fr3e_jax.data.task import Demonstration, Split, Task
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import UserCodeError, Verifier, exact_match, is_number
+from fr3e_jax.trusted_code import is_interrupt, users_code
 
 Reward = Callable[..., float]
 """``f(prompt, response, **columns) -> float``: the number is in [0, 1]; 1 is right."""
@@ -185,11 +186,12 @@ class PythonVerifier:
         for function, names in zip(self.rewards, self.columns, strict=True):
             arguments = columns if names is None else {name: columns[name] for name in names if name in columns}
             try:
-                results.append(function(problem.prompt, response, **arguments))
+                with users_code():
+                    results.append(function(problem.prompt, response, **arguments))
             except Exception as error:
                 raise UserCodeError(f"the reward {_name(function)} raised on problem {problem.id}") from error
             except BaseException as error:  # sys.exit() would end the program without a word
-                if isinstance(error, KeyboardInterrupt):
+                if is_interrupt(error):
                     raise
                 raised = f"{type(error).__name__}: {error}".rstrip(": ")
                 raise UserCodeError(f"the reward {_name(function)} raised {raised} on problem {problem.id}") from None

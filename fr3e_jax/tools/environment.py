@@ -30,7 +30,7 @@ import numpy as np
 from fr3e_jax.configuration.schema import EnvironmentConfig
 from fr3e_jax.tools.answer import Answer
 from fr3e_jax.tools.tool import Tool
-from fr3e_jax.tools.users_code import is_interrupt, users_code
+from fr3e_jax.trusted_code import is_interrupt, users_code
 from fr3e_jax.user_code import parse_reference
 
 if TYPE_CHECKING:

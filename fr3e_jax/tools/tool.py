@@ -17,7 +17,7 @@ from fr3e_jax.configuration.schema import ToolsConfig
 from fr3e_jax.tools.answer import Answer
 from fr3e_jax.tools.calculator import calculate
 from fr3e_jax.tools.python import PythonTool
-from fr3e_jax.tools.users_code import is_interrupt, users_code
+from fr3e_jax.trusted_code import is_interrupt, users_code
 from fr3e_jax.user_code import parse_reference
 
 if TYPE_CHECKING:

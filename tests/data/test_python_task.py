@@ -1,6 +1,7 @@
 """Problems and rewards from a Python program."""
 
 import json
+import os
 from decimal import Decimal
 
 import numpy as np
@@ -199,14 +200,15 @@ def test_a_verifier_compares_signatures_with_the_first_problem():
     assert made.columns == (frozenset({"gold"}),)
 
 
-@pytest.mark.parametrize("error", [SystemExit(), SystemExit(0), GeneratorExit(), BaseException("x")])
+@pytest.mark.parametrize("error", [SystemExit(), SystemExit(0), GeneratorExit(), BaseException("x"), None])
 def test_a_reward_that_exits_does_not_end_the_program_without_a_word(error):
     def leaving(prompt, response):
+        if error is None:
+            os._exit(0)
         raise error
 
     verifier = PythonVerifier.of(leaving, Problem("p", "1+1=", "2"))
-    with pytest.raises(
-        UserCodeError, match=f"the reward leaving raised {type(error).__name__}.* on problem p"
-    ) as caught:
+    exception = "SystemExit" if error is None else type(error).__name__
+    with pytest.raises(UserCodeError, match=f"the reward leaving raised {exception}.* on problem p") as caught:
         verifier(Problem("p", "1+1=", "2"), "2", True)
     assert caught.value.__cause__ is None  # which Trainer.train would raise in its place

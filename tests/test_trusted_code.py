@@ -59,16 +59,28 @@ def test_no_exit_of_a_tool_ends_the_process():
 
 def test_a_child_of_the_user_s_code_ends_and_the_run_s_own_exit_works():
     program = (
-        "import os\nfrom fr3e_jax.tools.users_code import users_code\n"
+        "import os\nfrom fr3e_jax.trusted_code import users_code\n"
         "with users_code():\n    child = os.fork()\n    if not child: os._exit(7)\n"
         "os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) - 2)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 5
 
 
+@pytest.mark.parametrize("ending", ["pass", "1 / 0", "raise SystemExit", "import sys; sys.exit(0)"])
+def test_a_child_that_returns_or_raises_does_not_go_on_as_a_second_run(ending):
+    program = (
+        "import os, threading\nfrom fr3e_jax.trusted_code import users_code\n"
+        f"def play():\n    with users_code():\n        child = os.fork()\n        if not child: {ending}\n"
+        "    print('went on', os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "thread = threading.Thread(target=play)\nthread.start()\nthread.join()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    assert (result.stdout, result.returncode) == ("went on 1\n", 0)
+
+
 def test_a_crash_in_c_is_not_without_a_word():
     program = (
-        "import ctypes\nfrom fr3e_jax.tools.users_code import users_code\n"
+        "import ctypes\nfrom fr3e_jax.trusted_code import users_code\n"
         "def step():\n    ctypes.string_at(0)\nwith users_code(): step()"
     )
     result = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Code of the user that runs inside of the run's own process, in tools and environments: it cannot end the process.
+"""Code of the user that runs inside of the run's own process, as tools, environments and rewards: it cannot end it.
 
 ``os._exit`` becomes ``SystemExit`` there, which the callers catch like any error. A crash in C ends the process, but
 not without a word: the stacks of all threads are shown.
@@ -20,13 +20,18 @@ _exit = os._exit
 
 @contextlib.contextmanager
 def users_code() -> Iterator[None]:
-    """Run the block as the user's code: ``os._exit`` raises ``SystemExit`` in it, in this thread alone."""
+    """Run the block as the user's code: ``os._exit`` raises ``SystemExit`` in it, in this thread alone.
+
+    A child that the code forks ends where the block ends: it is no second trainer, whatever it returns or raises.
+    """
     _prepare()
-    before = getattr(_inside, "user", False)
+    before, process = getattr(_inside, "user", False), os.getpid()
     _inside.user = True
     try:
         yield
     finally:
+        if os.getpid() != process:
+            _exit(1)
         _inside.user = before
 
 
