@@ -281,14 +281,16 @@ An update of AdamW is about the rate, and bfloat16 rounds away what is below 2^-
 deviation of weights. At 1e-6 a weight in fifty moves in a hundred updates.
 """
 
+
+def is_rounded_away(model: ModelConfig, learning_rate: float) -> bool:
+    """Return whether full weights would train in bfloat16 at too low a rate."""
+    adapters = model.lora.rank or model.lora.path
+    return model.param_dtype == "bfloat16" and not adapters and learning_rate < LEAST_BFLOAT16_RATE
+
+
 TRAINING_RULES: Rules = {
     "updates_survive_rounding": (
-        lambda c: (
-            c.model.param_dtype == "bfloat16"
-            and not c.model.lora.rank
-            and c.optimizer.learning_rate < LEAST_BFLOAT16_RATE
-            and f"{LEAST_BFLOAT16_RATE:g}"
-        ),
+        lambda c: is_rounded_away(c.model, c.optimizer.learning_rate) and f"{LEAST_BFLOAT16_RATE:g}",
         "{model.param_dtype} rounds away most updates of {optimizer.learning_rate} (at least {} is expected); set "
         "model.param_dtype=float32, beside which rollout.param_dtype=bfloat16 halves what rollouts read, or "
         "model.lora.rank=32, which trains adapters in float32 on weights in bfloat16",

@@ -18,6 +18,7 @@ from fr3e_jax.session.run_weights import load_run_params
 from fr3e_jax.session.session import open_session
 from fr3e_jax.verbs.supervised import demonstrations
 from fr3e_jax.verbs.supervised.demonstrations import sft
+from fr3e_jax.verbs.supervised.rejection_sampling import rft
 
 SETTINGS = {
     "sft__steps": 20,
@@ -55,6 +56,15 @@ def one_step_run(tmp_path_factory, tiny_run):
 def params_of(path, session):
     params, _ = load_run_params(session, path)
     return [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
+
+
+@pytest.mark.parametrize(("verb", "rate"), [(sft, 9e-5), (rft, 1e-5)])
+def test_weights_in_bfloat16_do_not_train_where_rounding_stops_them(verb, rate, tiny_run, tmp_path):
+    config = tiny_run.config(model__param_dtype="bfloat16", **{f"{verb.__name__}__learning_rate": rate})
+    message = rf"rounds away most updates of {verb.__name__}.learning_rate={rate:g} \(at least 0.0001"
+    with pytest.raises(ConfigError, match=message):
+        verb(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_loss_falls(sft_run):

@@ -11,7 +11,10 @@ from typing import Any
 
 import jax
 
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.contradictions import LEAST_BFLOAT16_RATE, is_rounded_away
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.settings import setting_value
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures, check_weights
 from fr3e_jax.learning.learner import Learner
@@ -280,7 +283,18 @@ def start_run(
     resume: bool,
     ledger: TokenLedger,
 ) -> int:
-    """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
+    """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save.
+
+    Raises:
+      ConfigError: among others, weights in bfloat16 would hardly move at the verb's rate.
+    """
+    rate = setting_value(config, kind.rate)
+    if rate and is_rounded_away(config.model, rate):
+        raise ConfigError(
+            f"model.param_dtype=bfloat16 rounds away most updates of {kind.rate}={rate:g} (at least "
+            f"{LEAST_BFLOAT16_RATE:g} is expected); set model.param_dtype=float32, or model.lora.rank=32, which trains "
+            "adapters in float32 on weights in bfloat16"
+        )
     demonstrations = kind.on_demonstrations
     code = 1
     with opened_run(session, kind.verb, run_dir, resume, config=config, demonstrations=demonstrations) as opened:
