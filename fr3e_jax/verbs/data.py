@@ -41,18 +41,27 @@ def run(arguments: argparse.Namespace) -> int:
     if print_config(arguments, config):
         return 0
     from fr3e_jax.data.overview import overview
-    from fr3e_jax.hub import model_directory
-    from fr3e_jax.policy.config_file import read_architecture
 
     with as_config_error():
-        if config.model.path:
-            read_architecture(model_directory(config.model.path))
-        data = overview(config)
+        try:
+            data = overview(config)
+        except (ValueError, OSError):
+            _check_model(config.model.path)
+            raise
     if arguments.json:
         print(json.dumps(data.as_json(), indent=2, ensure_ascii=False))
     else:
         print_overview(data)
     return 0
+
+
+def _check_model(path: str) -> None:
+    """Refuse a model's faulty config.json by its own reason: a tokenizer that reads the file names another one."""
+    from fr3e_jax.hub import model_directory
+    from fr3e_jax.policy.config_file import read_architecture  # loads jax
+
+    if path:
+        read_architecture(model_directory(path))
 
 
 def print_overview(data: Overview) -> None:

@@ -104,7 +104,7 @@ MISTAKES = [
     ("train demo model.path=nothere", "nothere", "expected a Hugging Face directory"),
     ("train demo model.hidden_size=128", "hidden_size=128 has no effect", "leave it out, or set model.path="),
     ("train demo model.path=a_file", "a_file", "expected a Hugging Face directory"),
-    ("train demo model.path=folder", "folder has no", "set model."),
+    ("train demo model.path=folder", "folder/config.json not found", "model.path must name a Hugging Face directory"),
     ("train demo data.task=ordr", "data.task is 'ordr'", "did you mean 'order'?"),
     ("train demo data.task=gsm8k", "'gsm8k', which is a dataset", "data.task=datasets data.train=[gsm8k]"),
     ("train demo data.task=datasets", "no cards to train on", "set data.train"),
