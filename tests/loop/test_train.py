@@ -319,9 +319,11 @@ def test_a_non_finite_update_leaves_only_checkpoints_of_whole_finite_steps(
 
 
 def test_a_step_with_a_fully_carried_batch_samples_nothing(session, tmp_path, tiny_run):
-    """One round fills several batches: the later steps train on rollouts of the first."""
+    """One round fills several batches: the later steps train on rollouts of the first. No evaluation is asked for."""
     twin = tiny_run.changed(
         session,
+        evaluation__start=False,
+        evaluation__end=False,
         explore__enabled=False,
         training__batch_rollouts=4,
         training__mini_batch_rollouts=4,
@@ -336,6 +338,9 @@ def test_a_step_with_a_fully_carried_batch_samples_nothing(session, tmp_path, ti
     assert second["batch/carried_rollouts"] == 4 and second["tokens/sampled_tokens"] == 0
     assert "logprob_gap/max" not in second
     assert read_rollouts(tmp_path / "run" / "rollouts" / "step_000002.jsonl.gz") == []
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl", kind="eval") == []
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["before"] == summary["after"] == {}
 
 
 def test_rows_that_cannot_be_encoded_never_end_a_run(session, tmp_path, tiny_run, capsys):

@@ -92,3 +92,16 @@ def test_a_run_answers_with_its_newest_checkpoint(finished_run, tmp_path, capsys
     assert printed["step"] == step == 4
     assert_of(trained, printed, session, tiny_run)
     assert sampled(str(recipe), capsys, "--run", str(finished_run)).startswith(f"{finished_run}, step 4:\n[0] ")
+
+
+def test_no_data_are_needed_and_a_run_or_a_model_stands_in_place_of_a_recipe(recipe, finished_run, capsys):
+    """Equal tokens, whatever the data section names; a misspelt source is refused."""
+    plain = json.loads(sampled(recipe, capsys, "--json"))
+    missing = ["data.task=datasets", "data.train=[nowhere.jsonl]", "data.root=/nowhere"]
+    assert json.loads(sampled(recipe, capsys, "--json", *missing)) == plain
+    of_run = json.loads(sampled(recipe, capsys, "--json", "--run", str(finished_run)))
+    assert json.loads(sampled(str(finished_run), capsys, "--json")) == of_run != plain
+    model = json.loads(sampled("warm_starts/order", capsys, "--json", "rollout.max_response_tokens=10"))
+    assert len(model["completions"]) == 4 and model["step"] == 0
+    assert main(["sample", "warm_starts/ordr", "--prompt", "1+2="]) == 2
+    assert "warm_starts/ordr" in capsys.readouterr().err
