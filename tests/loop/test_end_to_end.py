@@ -308,10 +308,13 @@ def test_a_policy_that_half_knows_some_answers_learns_from_the_benchmarks_own_ve
     by_id = {record.id: record for record in records}
     for record in records:
         before = by_id[record.parent].token_ids[: record.fork] if record.parent else []
-        boxes = re.findall(r"\\boxed\{([^{}]+)\}", tokenizer.decode([*before, *record.token_ids]))
+        text = tokenizer.decode([*before, *record.token_ids])
+        boxes = re.findall(r"\\boxed\{([^{}]+)\}", text)
         gold = golds[int(record.problem_id.rsplit("/", 1)[1])]
         if boxes:
             assert record.reward == float(boxes[-1].strip() == gold), boxes
+        elif "boxed" in text or "####" in text:  # another spelling of an answer, which a half trained policy garbles
+            assert record.reward == 0.0, text
         else:
             assert (record.reward, record.outcome) == (0.0, "no_answer")
     outcomes = {record.outcome for record in records}

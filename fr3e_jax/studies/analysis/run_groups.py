@@ -186,6 +186,8 @@ def _runs_of_sweep(folder: Path) -> tuple[list[tuple[Path, int | None]], list[st
         runs = read_record(_SweptRuns, path.read_bytes(), str(path))["runs"]
     except (OSError, DamagedRecord) as error:
         raise ConfigError(f"{path} cannot be read ({error}); expected the file that fr3e sweep wrote") from error
+    if not runs:
+        raise ConfigError(f"{path} lists no run; expected the file that fr3e sweep wrote")
     # The folder may have moved since: the runs lie beside sweep.json.
     directories = [(folder / Path(run["run_dir"]).name, run["exit_code"]) for run in runs]
     varied = _varied(run["settings"] for run in runs)
