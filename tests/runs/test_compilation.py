@@ -77,7 +77,7 @@ def test_the_second_step_compiles_nothing_new(tmp_path, tiny_run):
     }
     assert train(tiny_run.config(**settings), tmp_path / "run") == 0
     first, *_, last = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
-    assert first["compile/programs"] >= 5 and first["compile/seconds"] > 0
+    assert first["compile/programs"] > 0 and first["compile/seconds"] > 0  # decoders may be those of other tests
     assert (last["compile/programs"], last["compile/cache_hits"], last["compile/seconds"]) == (0, 0, 0)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["compilations"]["programs"] >= first["compile/programs"]
