@@ -13,7 +13,7 @@ import numpy as np
 from fr3e_jax.cluster.processes import own_processes
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.configuration.load import Overrides, default_config
+from fr3e_jax.configuration.load import Overrides, default_config, listed
 from fr3e_jax.configuration.provenance import CONFIG_FILE
 from fr3e_jax.conversation import messages_of, question_of
 from fr3e_jax.hub import is_id
@@ -412,5 +412,4 @@ def load_policy(source: str | Path, *, step: int | None = None, overrides: Overr
         raise ConfigError(f"{path} has neither config.json (a model) nor {CONFIG_FILE} (a run)")
     if step is not None:
         raise ConfigError(f"step={step} names a checkpoint, but {path} is a model; leave step out")
-    overrides = [overrides] if isinstance(overrides, str | Mapping) else overrides
-    return Policy(default_config([f"model.path={source if from_hub else path}", *overrides]))
+    return Policy(default_config([f"model.path={source if from_hub else path}", *listed(overrides)]))

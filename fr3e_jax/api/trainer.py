@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import best_metric
-from fr3e_jax.configuration.load import Overrides
+from fr3e_jax.configuration.load import Overrides, listed
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.python_task import MakeEnvironment, PlayedTask, PythonTask, RewardedTask, Rewards, Rows
 from fr3e_jax.data.task import Task, load_task
@@ -108,9 +108,8 @@ class Trainer:
         overrides: Overrides = (),
         run_dir: str | Path | None = None,
     ):
-        overrides = [overrides] if isinstance(overrides, str | Mapping) else overrides
         of_environment = [] if environment is None else ["environment.kind=task"]
-        self.config: Config = load_config(recipe, [*overrides, *of_environment])
+        self.config: Config = load_config(recipe, [*listed(overrides), *of_environment])
         self.callbacks = tuple(callbacks)
         self.run_dir = run_dir
         if held_out is not None and problems is None:

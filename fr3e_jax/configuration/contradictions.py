@@ -282,6 +282,12 @@ deviation of weights. At 1e-6 a weight in fifty moves in a hundred updates.
 """
 
 
+BFLOAT16_ADVICE = (
+    "set model.param_dtype=float32, beside which rollout.param_dtype=bfloat16 halves what rollouts read, or "
+    "model.lora.rank=32, which trains adapters in float32 on weights in bfloat16"
+)
+
+
 def is_rounded_away(model: ModelConfig, learning_rate: float) -> bool:
     """Return whether full weights would train in bfloat16 at too low a rate."""
     adapters = model.lora.rank or model.lora.path
@@ -291,9 +297,8 @@ def is_rounded_away(model: ModelConfig, learning_rate: float) -> bool:
 TRAINING_RULES: Rules = {
     "updates_survive_rounding": (
         lambda c: is_rounded_away(c.model, c.optimizer.learning_rate) and f"{LEAST_BFLOAT16_RATE:g}",
-        "{model.param_dtype} rounds away most updates of {optimizer.learning_rate} (at least {} is expected); set "
-        "model.param_dtype=float32, beside which rollout.param_dtype=bfloat16 halves what rollouts read, or "
-        "model.lora.rank=32, which trains adapters in float32 on weights in bfloat16",
+        "{model.param_dtype} rounds away most updates of {optimizer.learning_rate} (at least {} is expected); "
+        + BFLOAT16_ADVICE,
     ),
     "batch_holds_a_mini_batch": (
         lambda c: c.training.mini_batch_rollouts > c.training.batch_rollouts,

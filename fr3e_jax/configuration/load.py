@@ -104,16 +104,19 @@ def _merged(layers: Sequence[Layer], *, training: bool) -> Config:
     return config
 
 
+def listed(overrides: Overrides) -> list[str | Mapping[str, Any]]:
+    """The overrides as a list, also a single one."""
+    return [overrides] if isinstance(overrides, str | Mapping) else list(overrides)
+
+
 def override_layers(overrides: Overrides) -> list[Layer]:
     """A layer for each override.
 
     Raises:
         ConfigError: one is neither a text nor a mapping, or names no setting.
     """
-    if isinstance(overrides, str | Mapping):
-        overrides = [overrides]
     layers = []
-    for override in overrides:
+    for override in listed(overrides):
         if isinstance(override, Mapping):
             layers.append(Layer(COMMAND_LINE, flatten(_plain(override), OVERRIDES)))
         elif isinstance(override, str):

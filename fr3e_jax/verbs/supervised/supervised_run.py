@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.configuration.contradictions import LEAST_BFLOAT16_RATE, is_rounded_away
+from fr3e_jax.configuration.contradictions import BFLOAT16_ADVICE, LEAST_BFLOAT16_RATE, is_rounded_away
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import setting_value
 from fr3e_jax.learning.experience import TrainingTrunk
@@ -238,8 +238,7 @@ class SupervisedRun:
         """
         if self.config.evaluation.end:
             self.after = self.after or self.evaluate()
-        after = self.after
-        self.save(after)
+        self.save(self.after)
         directory = Path(output).expanduser() if output else self.run_dir.path / "model"
         weights = self.session.processes.whole_on_first(self.learner.programs.whole(self.learner.params))
         if not self.first:
@@ -256,8 +255,8 @@ class SupervisedRun:
             "cpu_seconds": self.ledger.cpu_seconds,
             "wall_seconds": self.ledger.wall_seconds,
         }
-        write_json_atomic(self.run_dir.summary, summary | amounts | {"before": self.before, "after": after})
-        self.console.summary(self.before, after, self.run_dir)
+        write_json_atomic(self.run_dir.summary, summary | amounts | {"before": self.before, "after": self.after})
+        self.console.summary(self.before, self.after, self.run_dir)
         self.console.note(f"model: {directory} (use it with model.path={directory})")
         self.status.end("finished")
 
@@ -292,8 +291,7 @@ def start_run(
     if rate and is_rounded_away(config.model, rate):
         raise ConfigError(
             f"model.param_dtype=bfloat16 rounds away most updates of {kind.rate}={rate:g} (at least "
-            f"{LEAST_BFLOAT16_RATE:g} is expected); set model.param_dtype=float32, or model.lora.rank=32, which trains "
-            "adapters in float32 on weights in bfloat16"
+            f"{LEAST_BFLOAT16_RATE:g} is expected); {BFLOAT16_ADVICE}"
         )
     demonstrations = kind.on_demonstrations
     code = 1
