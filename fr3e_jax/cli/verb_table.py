@@ -53,10 +53,6 @@ VERBS = {
         "studies.laboratory.gradient_noise",
         "Rank recipes by the signal-to-noise ratio of their gradient per sampled token, at fixed weights.",
     ),
-    "updates": (
-        "studies.laboratory.updates",
-        "Show how the updates between two checkpoints changed the probabilities of sampled tokens.",
-    ),
     "export": ("verbs.export", "Write a run's weights as a Hugging Face directory that transformers and vLLM load."),
     "compare": (
         "verbs.compare",

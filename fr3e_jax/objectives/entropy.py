@@ -79,19 +79,6 @@ def log_perplexity(
 
 
 @checked_shapes
-def gradient_weight(
-    ratios: Float[AnyArray, "*batch"], advantages: Float[AnyArray, "*batch"], epsilon: float
-) -> Float[jax.Array, "*batch"]:
-    """α_t = r̂_t · min(Â_t, clip(Â_t, 1 − ε, 1 + ε)), the weight of a token's gradient.
-
-    (As printed in Deng et al. 2025, eq. 4.) The paper clips the advantage, not the ratio: α_t = r̂_t · min(Â_t, 1 +
-    ε), which cuts only advantages above 1 + ε.
-    """
-    advantages = jnp.asarray(advantages, jnp.float32)
-    return jnp.asarray(ratios, jnp.float32) * jnp.minimum(advantages, jnp.clip(advantages, 1 - epsilon, 1 + epsilon))
-
-
-@checked_shapes
 def update_magnitude(
     logits: Float[AnyArray, "*batch V"], token_ids: Int[AnyArray, "*batch"], hidden_norm: Float[AnyArray, "*batch"]
 ) -> Float[jax.Array, "*batch"]:

@@ -71,7 +71,6 @@ class Alternatives(NamedTuple):
     candidates: jax.Array  # tokens within the top 95 % of the mass (Deng et al. 2025, 2.2)
     own_logprobs: jax.Array  # of the tokens themselves
     entropies: jax.Array  # nats
-    magnitudes: jax.Array  # ||e(o) - pi|| ||h||, the gradient's norm without its weight (Deng et al. 2025, eq. 4)
 
 
 def alternatives(
@@ -81,8 +80,7 @@ def alternatives(
 
     ``rows [T]``: the trunk of each token.
     """
-    hidden = trunks.hidden[rows, positions - 1]
-    logits = bind(graphdef, params).logits(hidden).astype(jnp.float32)
+    logits = bind(graphdef, params).logits(trunks.hidden[rows, positions - 1]).astype(jnp.float32)
     logprobs = jax.nn.log_softmax(logits)
     others = jnp.where(jax.nn.one_hot(token_ids, logits.shape[-1], dtype=bool), -jnp.inf, logprobs)
     best = jnp.argmax(others, axis=-1)
@@ -90,9 +88,8 @@ def alternatives(
     def of(ids):
         return jnp.take_along_axis(logprobs, ids[:, None], axis=-1)[:, 0]
 
-    magnitudes = update_magnitude(logits, token_ids, jnp.linalg.norm(hidden.astype(jnp.float32), axis=-1))
     return Alternatives(
-        best.astype(jnp.int32), of(best), branching_factor(logits), of(token_ids), token_entropy(logits), magnitudes
+        best.astype(jnp.int32), of(best), branching_factor(logits), of(token_ids), token_entropy(logits)
     )
 
 

@@ -84,11 +84,6 @@ def test_a_verb_takes_its_weights_from_an_address(stored, capsys, verb):
     assert printed(capsys, verb[0], stored.recipe, *verb[1:], "--run", stored.address)
 
 
-@pytest.mark.slow
-def test_updates_between_checkpoints_at_an_address(stored, capsys):
-    assert "checkpoints of steps 3 and 4" in printed(capsys, "updates", stored.address, "--responses", "4")
-
-
 def test_a_path_that_must_be_on_this_machine_refuses_an_address():
     for name in VERBS:
         parser = OneLineParser(prog=f"fr3e {name}")

@@ -9,7 +9,6 @@ import pytest
 
 from fr3e_jax.objectives.entropy import (
     branching_factor,
-    gradient_weight,
     log_perplexity,
     normalised_entropy,
     token_entropy,
@@ -134,8 +133,3 @@ class TestUpdateMagnitude:
         value, gradient = jax.value_and_grad(update_magnitude)(logits, jnp.int32(0), jnp.float32(5.0))
         assert value == 0.0
         np.testing.assert_array_equal(gradient, [0.0, 0.0])
-
-
-def test_the_weight_of_a_gradient_cuts_large_advantages_alone():
-    found = gradient_weight(np.array([1.0, 2.0, 0.5, 1.0]), np.array([3.0, -2.0, 0.1, 1.25]), epsilon=0.3)
-    np.testing.assert_allclose(found, [1.3, -4.0, 0.05, 1.25], rtol=1e-6)

@@ -67,7 +67,6 @@ CALLS = {
     "fr3e_advantages": ((floats(J, M), bits(J, M), floats(), bits(J)), dict(modulation="sharpen")),
     "generalised_advantages": ((floats(T), floats(T), bits(T)), dict(gamma=0.9, lam=0.95)),
     "graded_values": ((floats(J),), dict(reward_range="minus_one_one")),
-    "gradient_weight": ((floats(T), floats(T)), dict(epsilon=0.2)),
     "group_advantages": ((floats(M), bits(M)), dict(estimator="rloo")),
     "grpo_advantages": ((floats(M), bits(M)), {}),
     "initial_modulation": ((floats(),), dict(variant="authors")),

@@ -58,11 +58,8 @@ def run_page(
 
 
 def _all_findings(run: StoredRun) -> list[Finding]:
-    """Those of all analyses, then those that need the model and were stored by ``fr3e updates`` and ``intervene``."""
-    computed = findings(run)
-    names = {finding.name for finding in computed}
-    folders = (run.directory.path / name for name in ("analysis", "interventions"))
-    return computed + [stored for folder in folders for stored in stored_findings(folder) if stored.name not in names]
+    """Those of all analyses, then those that ``fr3e intervene`` stored."""
+    return findings(run) + list(stored_findings(run.directory.path / "interventions"))
 
 
 def write_report(path: str | Path, output: str | Path | None = None) -> Path:

@@ -74,14 +74,12 @@ def test_page_shows_the_findings_of_all_analyses(hostile, monkeypatch):
 def test_page_shows_the_findings_that_needed_the_model(tmp_path, monkeypatch):
     path = tmp_path / "run"
     write_reported_run(path)
-    table = TextTable(
-        name="token_updates", title="Token probability updates", columns=["tokens of", "tokens"], cells=[["all", 3]]
-    )
+    table = TextTable(name="intervention_groups", title="Groups", columns=["tokens", "replaced"], cells=[["random", 3]])
     series = [Series("mean", ["random"], [0.4], [0.3], [0.5])]
     effects = Figure(name="interventions", title="Effects", kind="bars", x_label="tokens", y_label="I_t", series=series)
-    for folder, one in (("analysis", table), ("interventions", effects)):
-        (path / folder).mkdir()
-        (path / folder / f"{one.name}.json").write_bytes(finding_content(one))
+    (path / "interventions").mkdir()
+    for finding in (table, effects):
+        (path / "interventions" / f"{finding.name}.json").write_bytes(finding_content(finding))
     shown = []
     monkeypatch.setattr(run_page_module, "collect", lambda run, found, limits: shown.extend(found) or RunData({}))
     run_page(StoredRun.open(path))
