@@ -201,8 +201,10 @@ class ReturnConfig:
     """Kept bases: own successes of hard prompts are kept and continued again from depths within them."""
 
     size: int = option(0, "successes that are kept, of as many prompts; 0: off", ge=0)
-    depth_rule: Literal["target", "anchors"] = option(
-        "target", "depths around that from which returns.target of the rollouts succeed, or the anchors of Explore"
+    depth_rule: Literal["target", "fixed", "anchors"] = option(
+        "target",
+        "depths around that from which returns.target of the rollouts succeed, always the same ones, evenly spaced "
+        "(PrefixRL), or the anchors of Explore",
     )
     visits: int = option(8, "kept successes that a round of returns continues", ge=1)
     visits_per_step: int = option(2, "visits of the same success within one training step", ge=1)
@@ -212,7 +214,7 @@ class ReturnConfig:
     least_share: float = option(
         0.25, "no continuations while a smaller share of the prompts is All-Wrong: plain rollouts then do", ge=0, lt=1
     )
-    depths: int = option(3, "depths of a success that a visit probes (returns.depth_rule=target)", ge=1)
+    depths: int = option(3, "depths of a success that a visit continues (returns.depth_rule=target or fixed)", ge=1)
     rollouts: int = option(8, "rollouts from each depth", ge=2)
     max_success_rate: float = option(0.25, "a prompt is hard up to this success rate of its base rollouts", gt=0, le=1)
     target: float = option(

@@ -210,7 +210,7 @@ def _trunks_of_a_prompt(
         yield [(prompt, length()) for _ in range(rollout.rollouts_per_prompt)]
     returned = returns.max_share / (1 - returns.max_share) * rollout.rollouts_per_prompt * expected.mean()
     while returns.size and returned > 0:
-        depths = returns.depths if returns.depth_rule == "target" else explore.num_anchors
+        depths = explore.num_anchors if returns.depth_rule == "anchors" else returns.depths
         first, last = sorted(random.integers(0, length(), 2).tolist())
         branches = trained(np.linspace(first, last, depths).astype(int).tolist(), returns.rollouts)
         returned -= sum(tokens for _, tokens in branches)

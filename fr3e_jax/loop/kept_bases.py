@@ -3,11 +3,12 @@
 A success of a prompt that is seldom solved is worth much. Only its token ids are kept: one prefill under the current
 weights rebuilds the cache of its prefix. Several rollouts continue each depth, and only these continuations train.
 (Go-Explore, Ecoffet et al. 2021, returns to archived states; Prefix Sampling, arXiv:2605.05112, and PrefixRL,
-arXiv:2601.18795, continue own successes.) There are two rules for the depths:
+arXiv:2601.18795, continue own successes.) There are three rules for the depths:
 
 - target: a few depths around that from which half of the rollouts succeed. Each visit moves it; as the policy
   improves, it moves back to the prompt. (AdaBack, Amani et al. 2025, arXiv:2506.18110, reveals an adaptive prefix of a
   given solution.)
+- fixed: those of the first visit, evenly spaced, for good (PrefixRL).
 - anchors: the anchors at which Explore had left the base.
 """
 
@@ -168,7 +169,7 @@ class KeptBases:
     def learn(self, explored: Sequence[Explored]) -> None:
         """Let a base leave once its prompt itself reaches the target; move the others' depths towards it.
 
-        By the rule of anchors, depths stay where they are.
+        By the other rules, depths stay where they are.
         """
         self._spend(returned=sum(len(r.token_ids) for visited in explored for state in visited.rollouts for r in state))
         by_parent = {base.parent: base for base in self.bases}

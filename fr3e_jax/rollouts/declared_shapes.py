@@ -53,7 +53,7 @@ def explore_call(config: Config) -> CallSize:
 def return_call(config: Config) -> CallSize:
     """Rollouts from the states on kept successes."""
     returns = config.returns
-    depths = returns.depths if returns.depth_rule == "target" else config.explore.num_anchors
+    depths = config.explore.num_anchors if returns.depth_rule == "anchors" else returns.depths
     return CallSize(returns.visits, depths * returns.rollouts)
 
 

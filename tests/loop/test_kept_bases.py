@@ -137,6 +137,18 @@ def test_a_visit_moves_a_success_to_the_depth_where_half_of_its_rollouts_succeed
     assert (kept_bases.bases, kept_bases.solved) == ([], 1), "the prompt itself has reached the target"
 
 
+@pytest.mark.parametrize("right", [0, 1])
+def test_by_the_fixed_rule_the_depths_of_a_success_never_change(returning, stream, right):
+    kept_bases = with_settings(filled(returning, stream), depth_rule="fixed")
+    for step in (2, 3):
+        (anchored,) = visit(kept_bases, returning, step, stream)
+        assert anchored.forks == [2, 3, 4]  # 1.5, 3 and 4.5 of six tokens
+        kept_bases.learn([answered(anchored, *[[right] * 4] * 3)])
+    assert (len(kept_bases.bases), kept_bases.solved) == (1, 0), (
+        "no depth is the bare prompt, so none tells that it is solved"
+    )
+
+
 def test_by_the_rule_of_anchors_a_base_is_continued_where_explore_had_left_it(
     returning, stream, params, streams, tiny_run
 ):
