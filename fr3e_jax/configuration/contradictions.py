@@ -12,7 +12,6 @@ from fr3e_jax.configuration.lora_section import ALL_LINEAR, TARGETS
 from fr3e_jax.configuration.recipe import CODE, FILES
 from fr3e_jax.configuration.schema import Config, EvaluationConfig, MeshConfig, ModelConfig
 from fr3e_jax.configuration.settings import as_yaml, setting_value
-from fr3e_jax.configuration.task_sections import ChainConfig
 from fr3e_jax.stores.objects import is_remote, why_unusable
 
 Rules = dict[str, tuple[Callable[[Config], Any], str]]
@@ -140,13 +139,6 @@ def _unreadable_set(evaluation: EvaluationConfig, names: list[str]) -> str:
     return ""
 
 
-def _long_operations(chain: ChainConfig) -> tuple[str, int, str] | None:
-    for name in ("ambiguous", "sft_min_length"):
-        if getattr(chain, name) > chain.length:
-            return name, getattr(chain, name), name
-    return None
-
-
 def _reads_cards(task: str) -> bool:
     return task == "datasets" or ":" in task  # a user's own task may read any setting
 
@@ -208,17 +200,13 @@ RULES: Rules = {
         "{data.order.sft_min_operands} is more than {data.order.num_operands}; "
         "nearest: data.order.sft_min_operands={=data.order.num_operands}",
     ),
-    "chains_hold_their_operations": (
-        lambda c: c.data.task == "chain" and _long_operations(c.data.chain),
-        "data.chain.{}={} is more than {data.chain.length}; nearest: data.chain.{}={=data.chain.length}",
-    ),
     "cards_are_read": (
         lambda c: not _reads_cards(c.data.task) and first_set(c.data, "train", "eval", "weights", "root"),
         "data.{} is not read by {data.task}; nearest: data.task=datasets",
     ),
     "cards_name_their_files": (
-        lambda c: c.data.task == "datasets" and first_set(c.data, "path", "eval_path"),
-        "data.{} is not read by {data.task}, whose cards name files under data.root; set data.root, data.train and "
+        lambda c: c.data.task == "datasets" and c.data.path,
+        "data.path is not read by {data.task}, whose cards name files under data.root; set data.root, data.train and "
         "data.eval",
     ),
     "each_card_has_a_weight": (

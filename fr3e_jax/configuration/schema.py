@@ -15,7 +15,7 @@ from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.model_names import ModelName
 from fr3e_jax.configuration.options import implementations, implemented_by, option
 from fr3e_jax.configuration.shaping_sections import ShapingConfig
-from fr3e_jax.configuration.task_sections import ChainConfig, CharCountConfig, LockConfig, MazeConfig, OrderConfig
+from fr3e_jax.configuration.task_sections import CharCountConfig, LockConfig, MazeConfig, OrderConfig
 
 
 @dataclass
@@ -62,8 +62,7 @@ class DataConfig:
 
     task: str = option(
         "order",
-        "order, chain, maze, lock, char_count, gsm8k_calculator, datasets, or 'FILE.py:NAME' / 'package.module:NAME' "
-        "of your own task",
+        "order, maze, lock, char_count, datasets, or 'FILE.py:NAME' / 'package.module:NAME' of your own task",
     )
     root: str = option("", "directory or address under which the files of dataset cards lie (data.task=datasets)")
     train: list[str] = option(
@@ -82,17 +81,13 @@ class DataConfig:
     verifier: str = option(
         "", "'FILE.py:NAME' / 'package.module:NAME' of your own verifier, called in a worker; empty: the task's"
     )
-    path: str = option("", "training file (JSONL or JSONL.gz), if the task reads one")
-    eval_path: str = option(
-        "", "held-out file; empty: a 'test' file beside data.path, else a held-out share of data.path"
-    )
+    path: str = option("", "file that a task of your own reads")
     seed: int = option(0, "seed of prompt generation and order, independent of the run's seed", ge=0)
     development_share: float = option(
         0.0, "share of each training card that is kept from training for evaluation.split=development", ge=0, lt=1
     )
     max_prompt_tokens: int = option(64, "longer prompts are dropped and counted, never cut", ge=1)
     order: OrderConfig = field(default_factory=OrderConfig)
-    chain: ChainConfig = field(default_factory=ChainConfig)
     lock: LockConfig = field(default_factory=LockConfig)
     char_count: CharCountConfig = field(default_factory=CharCountConfig)
     maze: MazeConfig = field(default_factory=MazeConfig)

@@ -27,23 +27,6 @@ class OrderConfig:
 
 
 @dataclass
-class ChainConfig:
-    """The embedded procedural task: apply operations to a list of digits, each in the reading that counts."""
-
-    length: int = option(8, "operations of an RL or evaluation prompt, each a line of the response", ge=1, le=100)
-    ambiguous: int = option(
-        5, "operations of a prompt with two readings; a policy that guesses succeeds in a share of 0.5^ambiguous", ge=0
-    )
-    sft_min_length: int = option(2, "fewest operations of the supervised curriculum", ge=1, le=100)
-    sft_right_share: float = option(
-        0.5, "probability that a demonstration reads an ambiguous operation in the way that counts", ge=0, le=1
-    )
-    verifier: Literal["answer", "strict"] = option(
-        "strict", "answer: right last line and right number of lines; strict: every line right"
-    )
-
-
-@dataclass
 class LockConfig:
     """The embedded task *Lock*: open a combination lock by guesses, each answered by a hint for every digit."""
 

@@ -41,11 +41,9 @@ Split = Literal["train", "development", "test"]
 
 BUILT_IN = {
     "order": "fr3e_jax.data.order_task:OrderTask",
-    "chain": "fr3e_jax.data.chain_task:ChainTask",
     "lock": "fr3e_jax.data.lock_task:LockTask",
     "char_count": "fr3e_jax.data.char_count_task:CharCountTask",
     "maze": "fr3e_jax.data.maze_task:MazeTask",
-    "gsm8k_calculator": "fr3e_jax.data.gsm8k_calculator:CalculatorTask",
     "datasets": "fr3e_jax.data.datasets:DatasetsTask",
     "python": "fr3e_jax.data.python_task:from_the_command_line",
 }

@@ -93,7 +93,7 @@ def held_out_problems(session: Session) -> Selection:
         unencoded = f" ({len(lines)} cannot be encoded; the first is {lines[0]})" if lines else ""
         raise ValueError(
             f"{where} has no held-out problem of at most data.max_prompt_tokens={data.max_prompt_tokens} tokens"
-            f"{unencoded}; raise it, or name other held-out problems (data.eval, data.eval_path)"
+            f"{unencoded}; raise it, or name other held-out problems (data.eval)"
         )
     return Selection(chosen, too_long.total(), complaints)
 

@@ -29,7 +29,6 @@ FILES = {
     "task.py": "x = 3\n",
     "a_file": "hello",
     "folder/readme.txt": "hello",
-    "cut.jsonl": '{"question": "1+1"\n',
     "empty.jsonl": "",
 }
 
@@ -111,13 +110,6 @@ MISTAKES = [
     ("train demo data.task=task.py:x", "which cannot be called", "expected a class or function"),
     ("train demo data.task=missing.py:x", "does not exist", "give its path"),
     ("train fr3e_gsm8k", "no file of dataset card gsm8k", "set data.root to the directory that has one of them"),
-    ("train gsm8k_calculator", "data.path is empty", "set data.path=FILE.jsonl[.gz]"),
-    ("train gsm8k_calculator data.path=nothere.jsonl", "does not exist", "set data.path to a JSONL"),
-    (
-        "train gsm8k_calculator data.path=cut.jsonl",
-        "none of its lines is a JSON object",
-        "expected a JSON object a line",
-    ),
     ("train demo runtime.output_dir=a_file/sub", "runtime.output_dir=a_file/sub", "a folder that can be written"),
     ("train demo runtime.run_dir=a_file", "runtime.run_dir=a_file", "a folder that can be written"),
     ("train demo --resume nothere", "nothere is not a run directory", "expected one that fr3e made"),

@@ -56,7 +56,6 @@ CASES = {
         "nearest: aime24",
     ),
     "curriculum_starts_short": ("data.order.sft_min_operands=6", "data.order.sft_min_operands=5"),
-    "chains_hold_their_operations": ("data.chain.length=4 data.task=chain", "data.chain.ambiguous=4"),
     "schedule_has_room_to_decay": (
         "optimizer.schedule=cosine optimizer.warmup_updates=5 optimizer.decay_updates=5",
         "optimizer.decay_updates=6",

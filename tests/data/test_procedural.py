@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.chain_task import ChainTask
 from fr3e_jax.data.lock_task import LockTask
 from fr3e_jax.data.order_task import OrderTask
 
-pytestmark = pytest.mark.parametrize("task", [ChainTask, OrderTask, LockTask])
+pytestmark = pytest.mark.parametrize("task", [OrderTask, LockTask])
 
 
 def make(task, seed=0):

@@ -46,7 +46,7 @@ def test_decoded_text_equals_that_of_transformers(special_tokens):
 WARM_STARTS = Path(__file__).resolve().parents[2] / "warm_starts"
 
 
-@pytest.mark.parametrize("name", ["order", "order_16", "order_long", "chain"])
+@pytest.mark.parametrize("name", ["order", "order_16", "order_long"])
 def test_the_embedded_tokenizer_of_a_directory_is_that_of_transformers(name):
     """It is known by its files and read without transformers."""
     codec = TextCodec.load(str(WARM_STARTS / name))

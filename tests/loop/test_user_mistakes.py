@@ -93,15 +93,6 @@ def test_a_tokenizer_with_more_tokens_than_the_model(mistake, model, tmp_path):
     assert "nowhere is no directory; expected a Hugging Face" in mistake("train", f"model.tokenizer={tmp_path}/nowhere")
 
 
-def test_data_that_is_missing(mistake, tmp_path):
-    task = "data.task=gsm8k_calculator"
-    assert "data.path is empty, but this task reads a JSONL file" in mistake("train", task)
-    line = mistake("train", task, f"data.path={tmp_path}/train.jsonl")
-    assert f"data.path is '{tmp_path}/train.jsonl', which does not exist" in line
-    (tmp_path / "empty.jsonl").touch()
-    assert "gives no train problem" in mistake("train", task, f"data.path={tmp_path}/empty.jsonl")
-
-
 def test_a_task_that_does_not_exist(mistake, tmp_path):
     assert "did you mean 'order'?" in mistake("train", "data.task=ordre")
     assert "does not exist" in mistake("train", f"data.task={tmp_path}/task.py:Task")

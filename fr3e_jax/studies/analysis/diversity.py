@@ -22,7 +22,7 @@ _VOTES_AT_ONCE = 4_000_000  # votes summed in one piece
 def answer_reader(task: str) -> Callable[[str], Answer]:
     r"""The function that finds the final answer in a response to this task (``data.task``).
 
-    ``order``, ``chain``: the text after the last ``>``. Datasets: the last ``\boxed``, else the text after ``####``,
+    ``order``: the text after the last ``>``. Datasets: the last ``\boxed``, else the text after ``####``,
     else after ``Answer:``; None if there is none. Another task: the same, else the last line.
     """
 
@@ -35,7 +35,7 @@ def answer_reader(task: str) -> Callable[[str], Answer]:
     def last_line(text: str) -> Answer:
         return by_form(text) or next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
 
-    readers = {"order": after_sign, "chain": after_sign, "datasets": by_form, "gsm8k_calculator": by_form}
+    readers = {"order": after_sign, "datasets": by_form}
     return readers.get(task, last_line)
 
 
