@@ -78,11 +78,11 @@ def write_run(path: Path, steps: int, distinct: int, tokens: int) -> None:
             for m in range(5)
         ]
         write_rollouts(directory, step, samples, stem="eval")
-    with MetricsWriter(directory, resume_step=None) as metrics:
-        for step in range(1, steps + 1):
-            metrics.write(step, {f"group/{n}": float(rng.normal()) for n in range(90)})
-        for step in evaluations:
-            metrics.write(step, {"greedy": float(rng.random())}, kind="eval")
+    metrics = MetricsWriter(directory, resume_step=None)
+    for step in range(1, steps + 1):
+        metrics.write(step, {f"group/{n}": float(rng.normal()) for n in range(90)})
+    for step in evaluations:
+        metrics.write(step, {"greedy": float(rng.random())}, kind="eval")
 
 
 def main() -> None:

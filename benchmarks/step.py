@@ -113,7 +113,7 @@ def ours(args: argparse.Namespace) -> None:
         "evaluation.pass_at": "[1]",
         "runtime.console": "none",
         "runtime.report": "false",
-        "runtime.tensorboard": "false",
+        "runtime.trackers": "[]",
         "runtime.compilation_cache": args.cache,
         "runtime.output_dir": tempfile.mkdtemp(),
     }

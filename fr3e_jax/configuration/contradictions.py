@@ -55,7 +55,7 @@ def first_set(section: Any, *names: str) -> str:
     return next((name for name in names if getattr(section, name)), "")
 
 
-TRACKERS = ("wandb", "trackio", "mlflow")
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 PLACES = ("runtime.run_dir", "runtime.output_dir", "runtime.compilation_cache", *FILES)
 """Settings that take a path or an address in an object store."""
 CACHES = ("gs", "s3")  # the stores that jax's own compilation cache opens

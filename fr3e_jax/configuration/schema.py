@@ -493,9 +493,8 @@ class RuntimeConfig:
     allow_changes: bool = option(
         False, "--resume of train, sft and rft goes on with another seed, other data or another tokenizer than before"
     )
-    tensorboard: bool = option(True, "write TensorBoard event files")
     trackers: list[str] = option(
-        [], "services that get the metrics as well: wandb, trackio, mlflow (each needs its package)"
+        ["tensorboard"], "receivers of the metrics: tensorboard (files), wandb, trackio, mlflow (which need a package)"
     )
     tracker_project: str = option("fr3e_jax", "project or experiment of the run with these services")
     store_rollouts: bool = option(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,6 @@ from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.rollout_entries import Entry, bytes_of, of_part, records_of
 from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.loop.step_report import rollout_entries
-from fr3e_jax.loop.tree_table import held_out_table, tree_table
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background
 from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
@@ -20,7 +18,13 @@ from fr3e_jax.runs.trackers import open_trackers
 from fr3e_jax.session.opening import OpenedRun
 from fr3e_jax.session.resumption import missing_records
 
-TABLE_EVERY = 10  # steps between two tables of sampled trees for the trackers
+TABLE_EVERY = 10  # steps between two tables of sampled rollouts for the trackers
+TABLE_PROMPTS = 4  # of a table
+TABLE_COLUMNS = (
+    *("problem_id", "id", "kind", "prompt", "prefix", "response", "gold"),
+    *("reward", "outcome", "advantage", "value", "alpha", "fork"),
+)
+"""Fields of a `RolloutRecord` that the trackers show."""
 
 
 class Records:
@@ -59,15 +63,6 @@ class Records:
         state.evaluated = state.evaluated or recorded
         return lines
 
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """A block in which metrics are written."""
-        if self._metrics is None:
-            yield
-        else:
-            with self._metrics:
-                yield
-
     def metrics(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
         """Write the metrics of a step or, with another ``kind``, of its evaluation."""
         content = "metrics" if kind == "train" else "evaluation"
@@ -79,14 +74,16 @@ class Records:
             entries = rollout_entries(step, groups, credited)
             self._store(f"the rollouts of step {step}", step, entries, "step")
         if self._runtime.trackers and step % TABLE_EVERY == 0:
-            self._write(f"the table of step {step}", self._show_trees, step, groups, credited)
+            entries = rollout_entries(step, [group for group in groups if group.kept] or groups, credited)
+            self._write(f"the table of step {step}", self._show_table, "rollouts", step, list(entries))
 
     def evaluation(self, step: int, evaluation: Evaluation, of_callbacks: Mapping[str, float]) -> None:
         """Write the metrics of an evaluation with those of callbacks, and its responses if they are kept."""
         if self._runtime.store_rollouts:
             self._store(f"the evaluation of step {step}", step, evaluation.entries(step), "eval")
         if self._runtime.trackers:
-            self._write(f"the table of step {step}", self._show_held_out, step, evaluation)
+            entries = list(evaluation.entries(step))
+            self._write(f"the table of step {step}", self._show_table, "held_out", step, entries)
         self.metrics(step, {**evaluation.metrics, **of_callbacks}, kind="eval")
 
     def finish(self, failed: bool) -> None:
@@ -110,11 +107,9 @@ class Records:
         self._metrics.write(step, metrics, kind=kind)
         self._trackers.metrics(step, metrics, kind)
 
-    def _show_trees(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
-        decode = self._opened.session.texts.codec.decode
-        records = records_of(rollout_entries(step, groups, credited))
-        self._trackers.table("rollouts", step, *tree_table(records, decode))
-
-    def _show_held_out(self, step: int, evaluation: Evaluation) -> None:
-        decode = self._opened.session.texts.codec.decode
-        self._trackers.table("held_out", step, *held_out_table(records_of(evaluation.entries(step)), decode))
+    def _show_table(self, name: str, step: int, entries: list[Entry]) -> None:
+        """Pass the rollouts of the first prompts on, a row each."""
+        prompts = list(dict.fromkeys(entry.fields["prompt_position"] for entry in entries))[:TABLE_PROMPTS]
+        shown = [entry for entry in entries if entry.fields["prompt_position"] in prompts]
+        records = records_of(shown, self._opened.session.texts)
+        self._trackers.table(name, step, TABLE_COLUMNS, [[getattr(r, c) for c in TABLE_COLUMNS] for r in records])

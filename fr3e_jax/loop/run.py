@@ -37,7 +37,6 @@ from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.session.declared_programs import compiled_ahead
 from fr3e_jax.session.grading import Grading, GradingFailed
 from fr3e_jax.session.opening import OpenedRun
-from fr3e_jax.session.resumption import missing_files
 
 FAILURES = (NoSignal, WriteFailed, CheckpointFailed, RunDirectoryGone, GradingFailed, Divergence)
 """Errors that end a run in one line; its newest checkpoint is whole."""
@@ -89,7 +88,7 @@ class TrainingRun:
         state = self.state
         with self.status:
             try:
-                with self.records.open(), self.console, self.background, self.stop, self._compiled_ahead():
+                with self.console, self.background, self.stop, self._compiled_ahead():
                     self._announce()
                     try:
                         train(self)
@@ -259,9 +258,6 @@ class TrainingRun:
         self.opened.checkpoints.wait()
         if self.session.processes.first:
             write_json_atomic(self.opened.directory.summary, run_summary(self.config, state))
-            stored = self.config.runtime.store_rollouts
-            for line in missing_files(self.opened.directory, state.step, stored=stored):
-                print(f"fr3e: {line}", file=sys.stderr)
         self.console.summary(state.before, state.evaluated, self.opened.directory)
         self.console.note(compilation_line(state.ledger))
 

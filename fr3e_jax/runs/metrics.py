@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping
-from datetime import datetime
-from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,9 +39,6 @@ class MetricsWriter:
     and resumed run therefore leaves the same file as an uninterrupted one, except for the keys that `without_timing`
     drops. This holds if every record of step s is written before the checkpoint of s is saved.
 
-    A file that another program deletes or replaces is written again with all its lines; one that it cuts has lost some.
-    Each is a line on stderr.
-
     Args:
       run_dir: the run's directory.
       resume_step: step of the checkpoint that the run continues from; None: the run starts from the beginning, and
@@ -54,8 +48,7 @@ class MetricsWriter:
     def __init__(self, run_dir: RunDirectory, *, resume_step: int | None) -> None:
         run_dir.path.mkdir(parents=True, exist_ok=True)
         _truncate_after(run_dir.metrics, -1 if resume_step is None else resume_step)
-        self._path, self._stream = run_dir.metrics, _opened(run_dir.metrics)
-        self._size = self._stream.seek(0, os.SEEK_END)
+        self._path = run_dir.metrics
 
     def write(self, step: int, metrics: Mapping[str, Any], *, kind: str = "train") -> None:
         """Append ``{"step", "kind", **metrics}`` as one line and hand it to the operating system.
@@ -85,59 +78,14 @@ class MetricsWriter:
 
     def _append(self, line: bytes) -> None:
         """Write the whole line, or leave the file as it was and raise an OSError: a disk may have room for a part."""
-        self._check_file()
-        end = self._stream.seek(0, os.SEEK_END)
-        try:
-            while line:
-                line = line[self._stream.write(line) :]
-        except OSError:
-            self._stream.truncate(end)
-            raise
-        self._size = self._stream.tell()
-
-    def _check_file(self) -> None:
-        """Write the file again if it is gone from its place; say so, and whether another program has cut it."""
-        path = self._path
-        try:
-            is_there = os.path.samestat(os.stat(path), os.fstat(self._stream.fileno()))
-        except FileNotFoundError:
-            is_there = False
-        size = self._stream.seek(0, os.SEEK_END)
-        if size < self._size:
-            fault = f"was cut from {self._size:,} to {size:,} bytes by another program; the records before are lost"
-            print(f"fr3e: {path} {fault}", file=sys.stderr, flush=True)
-            self._size = size
-        if is_there:
-            return
-        fault = "was deleted by another program"
-        if os.path.lexists(path):
-            aside = path.with_name(f"metrics.other-{datetime.now():%Y%m%d-%H%M%S-%f}")
-            os.replace(path, aside)
-            fault = f"was replaced by another program; what stood there is now {aside.name}"
-        self._stream.seek(0)
-        with atomic_file(path) as stream:
-            stream.write(self._stream.read())
-        self._stream.close()
-        self._stream = _opened(path)
-        print(f"fr3e: {path} {fault}; its records were written again", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Close the file; one that was deleted is written again first."""
-        if not self._stream.closed and self._path.parent.is_dir() and not os.path.lexists(self._path):
-            with contextlib.suppress(OSError):  # a full disk, which later records have met
-                self._check_file()
-        self._stream.close()
-
-    def __enter__(self) -> MetricsWriter:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def _opened(path: Path) -> FileIO:
-    """The file, to be read and appended to; a buffer would keep what a full disk refused."""
-    return open(path, "a+b", buffering=0)
+        with open(self._path, "ab", buffering=0) as stream:
+            end = stream.tell()
+            try:
+                while line:
+                    line = line[stream.write(line) :]
+            except OSError:
+                stream.truncate(end)
+                raise
 
 
 def _number(key: str, value: Any) -> int | float:

@@ -1,4 +1,4 @@
-"""Trackers of a run: TensorBoard, and the services of ``runtime.trackers``.
+"""Trackers of a run: the services of ``runtime.trackers``.
 
 A tracker never stops or slows a run. Each has a thread and a bounded queue of its own. A tracker that raises is
 switched off with one line on stderr; one that falls behind loses records, which are counted; one that hangs is left
@@ -28,9 +28,12 @@ _END_SECONDS = 60.0  # for the records that wait at the end
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Raise ConfigError for a tracker whose package, of the same name, is not installed; nothing is imported."""
+    """Raise ConfigError for a tracker whose package, of the same name, is not installed; nothing is imported.
+
+    The package of TensorBoard's files is a requirement of this one.
+    """
     for name in names:
-        if importlib.util.find_spec(name) is None:
+        if name != "tensorboard" and importlib.util.find_spec(name) is None:
             raise ConfigError(
                 f"runtime.trackers has {name}, and its package is not installed; install it with "
                 f"`python -m pip install {name}`, or take {name} off the list"
@@ -103,8 +106,7 @@ def open_trackers(config: Config, run_dir: RunDirectory, resume_step: int | None
         settings=asdict(config),
         provenance=read_provenance(run_dir.path),
     )
-    names = [*["tensorboard"] * config.runtime.tensorboard, *config.runtime.trackers]
-    return Trackers(names if writes else (), run)
+    return Trackers(config.runtime.trackers if writes else (), run)
 
 
 def _is_finite(value: Any) -> bool:

@@ -27,7 +27,6 @@ from fr3e_jax.rollouts.given_tokens import StopTexts
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
 from fr3e_jax.rollouts.toolbox import Toolbox, answer_form, observation_form
-from fr3e_jax.runs.cache_writers import write_on_each_host
 from fr3e_jax.runs.compilation import count_compilations, open_cache
 from fr3e_jax.session.grading import ENVIRONMENT, ResponseGrader, RewardRange
 from fr3e_jax.session.model import Model, open_model
@@ -101,8 +100,6 @@ def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool
     """
     start_runtime(config.runtime.compilation_cache)
     processes = own_processes()
-    if processes.count > 1:
-        write_on_each_host(processes.index, processes.gather)
     texts = open_texts(config)
     with as_config_error():
         task = load_task(config.data) if task is None else task

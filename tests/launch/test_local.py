@@ -102,7 +102,7 @@ def test_two_real_processes_train_and_the_same_command_continues(bench):
     recipe = tests.parent / "configs/demo_fr3e.yaml"
     tiny = "model.hidden_size=16 model.num_layers=1 model.num_heads=2 model.num_kv_heads=1 model.path= "
     tiny += "rollout.prompts_per_round=8 training.batch_rollouts=8 training.mini_batch_rollouts=4 evaluation.prompts=4 "
-    tiny += "rollout.reject_degenerate=false rollout.max_response_tokens=12 runtime.tensorboard=false "
+    tiny += "rollout.reject_degenerate=false rollout.max_response_tokens=12 runtime.trackers=[] "
     tiny += "explore.num_anchors=2 evaluation.samples=2 evaluation.pass_at=[2] rewards.workers=1 "
     tiny += f"data.task={tests}/fixtures/scripted_task.py:Parity"
     for steps in (1, 2):

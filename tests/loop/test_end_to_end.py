@@ -162,7 +162,7 @@ def settings(checkpoint: Path, data_root: Path, run: Path) -> list[str]:
         "evaluation.prompts=2",
         "evaluation.samples=2",
         "evaluation.pass_at=[2]",
-        "runtime.tensorboard=false",
+        "runtime.trackers=[]",
         "runtime.console=none",
         "runtime.compilation_cache=",
         "runtime.compile_ahead=false",

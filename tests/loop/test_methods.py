@@ -32,7 +32,7 @@ RUN = [
     "rollout.prompts_per_round=2",
     "rollout.max_rounds_without_signal=100",
     "runtime.console=none",
-    "runtime.tensorboard=false",
+    "runtime.trackers=[]",
 ]
 UNTRAINED = [  # one layer, and a task that such a policy solves half of the time
     "model.path=",

@@ -236,8 +236,8 @@ def test_trackers_get_the_metrics_and_trees_that_the_run_writes(session, tmp_pat
     assert shown["reward/mean"] == next(r["reward/mean"] for r in records if r["step"] == 1 and r["kind"] == "train")
     assert calls[0] == ("start", session.config.seed) and calls[-1] == ("finish", False)
     assert [call[1] for call in calls if call[0] == "table rollouts"] == [2, 4]
-    problems = [record["prompts"] for record in records if record["kind"] == "eval"]
-    assert [call[2] for call in calls if call[0] == "table held_out"] == problems
+    evaluations = [record for record in records if record["kind"] == "eval"]
+    assert [call[2] for call in calls if call[0] == "table held_out"] == [4 * 4 for _ in evaluations]
 
 
 def test_each_evaluation_keeps_its_responses_and_they_give_its_metrics(finished_run):

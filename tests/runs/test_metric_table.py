@@ -186,12 +186,12 @@ def test_a_name_finds_its_row(name, kind, row):
 
 
 def test_the_writer_refuses_an_undeclared_name_in_the_tests_and_takes_a_users_elsewhere(tmp_path, monkeypatch):
-    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
-        writer.write(1, {"reward/mean": 0.5})
-        with pytest.raises(UndeclaredMetric, match="mine, reward/median.*add a row"):
-            writer.write(2, {"mine": 1, "reward/mean": 0.5, "reward/median": 1})
-        with pytest.raises(UndeclaredMetric, match="eval metrics reward/mean"):
-            writer.write(2, {"reward/mean": 0.5}, kind="eval")
-        monkeypatch.delenv(declared_metrics.STRICT)
-        writer.write(2, {"mine": 1})
+    writer = MetricsWriter(RunDirectory(tmp_path), resume_step=None)
+    writer.write(1, {"reward/mean": 0.5})
+    with pytest.raises(UndeclaredMetric, match="mine, reward/median.*add a row"):
+        writer.write(2, {"mine": 1, "reward/mean": 0.5, "reward/median": 1})
+    with pytest.raises(UndeclaredMetric, match="eval metrics reward/mean"):
+        writer.write(2, {"reward/mean": 0.5}, kind="eval")
+    monkeypatch.delenv(declared_metrics.STRICT)
+    writer.write(2, {"mine": 1})
     assert '"mine": 1' in (tmp_path / "metrics.jsonl").read_text()

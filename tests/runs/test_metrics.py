@@ -3,9 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import resource
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,12 +21,12 @@ def names_as_a_user_may_add(monkeypatch):
 
 def train(run_dir: RunDirectory, first: int, last: int, resume_step: int | None, seconds: float) -> None:
     """Write as a training loop does: the record of each step, and an evaluation every second step."""
-    with MetricsWriter(run_dir, resume_step=resume_step) as writer:
-        for step in range(first, last + 1):
-            metrics = {"reward/mean": math.sin(step), "seconds/update": seconds, "wall_seconds": seconds * step}
-            writer.write(step, metrics)
-            if step % 2 == 0:
-                writer.write(step, {"avg@16": math.cos(step)}, kind="eval")
+    writer = MetricsWriter(run_dir, resume_step=resume_step)
+    for step in range(first, last + 1):
+        metrics = {"reward/mean": math.sin(step), "seconds/update": seconds, "wall_seconds": seconds * step}
+        writer.write(step, metrics)
+        if step % 2 == 0:
+            writer.write(step, {"avg@16": math.cos(step)}, kind="eval")
 
 
 def test_resumed_file_equals_the_uninterrupted_one(tmp_path):
@@ -54,7 +52,7 @@ def test_torn_last_line_is_dropped_on_resume_and_ignored_by_the_reader(tmp_path)
     complete = run_dir.metrics.read_bytes()
     run_dir.metrics.write_bytes(complete + b'{"step": 4, "kind": "train", "reward/me')
     assert [record["step"] for record in read_metrics(run_dir.metrics, kind="train")] == [1, 2, 3]
-    MetricsWriter(run_dir, resume_step=9).close()
+    MetricsWriter(run_dir, resume_step=9)
     assert run_dir.metrics.read_bytes() == complete
 
 
@@ -76,7 +74,7 @@ def largest_file(size: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
 
 
-def test_a_line_for_which_there_is_no_room_leaves_the_file_whole_and_closable(tmp_path):
+def test_a_line_for_which_there_is_no_room_leaves_the_file_whole(tmp_path):
     run_dir = RunDirectory(tmp_path)
     writer = MetricsWriter(run_dir, resume_step=None)
     writer.write(1, {"reward/mean": 0.5})
@@ -84,7 +82,6 @@ def test_a_line_for_which_there_is_no_room_leaves_the_file_whole_and_closable(tm
     with largest_file(len(complete) + 5):
         with pytest.raises(OSError):
             writer.write(2, {"reward/mean": 0.5})
-        writer.close()
     assert run_dir.metrics.read_bytes() == complete
 
 
@@ -92,13 +89,12 @@ def test_line_is_readable_as_soon_as_it_is_written(tmp_path):
     writer = MetricsWriter(RunDirectory(tmp_path), resume_step=None)
     writer.write(1, {"loss": 0.5})
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "kind": "train", "loss": 0.5}]
-    writer.close()
 
 
 def test_scalars_of_any_kind_keep_all_their_digits(tmp_path):
     values = {"a": 0.1 + 0.2, "b": np.float32(0.1), "c": jnp.float32(1e-7), "d": np.int64(7), "e": 2**60, "f": True}
-    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
-        writer.write(1, values)
+    writer = MetricsWriter(RunDirectory(tmp_path), resume_step=None)
+    writer.write(1, values)
     (record,) = read_metrics(tmp_path / "metrics.jsonl")
     assert [record[key] for key in "abcdef"] == [
         0.1 + 0.2, float(np.float32(0.1)), float(np.float32(1e-7)), 7, 2**60, 1,
@@ -107,8 +103,8 @@ def test_scalars_of_any_kind_keep_all_their_digits(tmp_path):
 
 
 def test_nonfinite_numbers_are_valid_json_and_come_back(tmp_path):
-    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
-        writer.write(3, {"loss": float("nan"), "ratio": float("-inf"), "reward": 1.0})
+    writer = MetricsWriter(RunDirectory(tmp_path), resume_step=None)
+    writer.write(3, {"loss": float("nan"), "ratio": float("-inf"), "reward": 1.0})
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line, parse_constant=pytest.fail) == {
         "step": 3, "kind": "train",
@@ -120,13 +116,13 @@ def test_nonfinite_numbers_are_valid_json_and_come_back(tmp_path):
 
 
 def test_bad_metrics_are_named_and_nothing_is_written(tmp_path):
-    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
-        with pytest.raises(TypeError, match=r"metric 'reward' is 'high' \(str\); expected a scalar"):
-            writer.write(1, {"loss": 1.0, "reward": "high"})
-        with pytest.raises(TypeError, match="metric 'reward' is array"):
-            writer.write(1, {"reward": np.ones(2)})
-        with pytest.raises(ValueError, match="metric named 'kind'"):
-            writer.write(1, {"kind": 1.0})
+    writer = MetricsWriter(RunDirectory(tmp_path), resume_step=None)
+    with pytest.raises(TypeError, match=r"metric 'reward' is 'high' \(str\); expected a scalar"):
+        writer.write(1, {"loss": 1.0, "reward": "high"})
+    with pytest.raises(TypeError, match="metric 'reward' is array"):
+        writer.write(1, {"reward": np.ones(2)})
+    with pytest.raises(ValueError, match="metric named 'kind'"):
+        writer.write(1, {"kind": 1.0})
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 
 
@@ -136,10 +132,10 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_scores_are_the_finite_values_of_evaluations(tmp_path):
-    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
-        writer.write(1, {"avg@16": 0.9})  # no evaluation
-        for step, score in ((1, 0.25), (2, float("nan")), (3, 0.5)):
-            writer.write(step, {"avg@16": score, "greedy": 1.0}, kind="eval")
+    writer = MetricsWriter(RunDirectory(tmp_path), resume_step=None)
+    writer.write(1, {"avg@16": 0.9})  # no evaluation
+    for step, score in ((1, 0.25), (2, float("nan")), (3, 0.5)):
+        writer.write(step, {"avg@16": score, "greedy": 1.0}, kind="eval")
     path = tmp_path / "metrics.jsonl"
     damaged = b'{"kind": "eval"}\n[1, {"kind": "eval"}]\n\xff"kind": "eval"\n{"step": 4, "ki'
     path.write_bytes(path.read_bytes() + damaged)
@@ -147,53 +143,9 @@ def test_scores_are_the_finite_values_of_evaluations(tmp_path):
     assert recorded_scores(tmp_path / "none.jsonl", "avg@16") == {}
 
 
-def _moved(path):
-    path.rename(path.with_name("elsewhere"))
-
-
-def _edited(path):
-    path.with_name("edited").write_bytes(path.read_bytes().replace(b"1", b"2"))
-    path.with_name("edited").replace(path)
-
-
-def _made_a_directory(path):
-    path.unlink()
-    (path / "inner").mkdir(parents=True)
-
-
-def _made_a_dangling_link(path):
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-@pytest.mark.parametrize(
-    ("harm", "fault"),
-    [
-        (Path.unlink, "was deleted by another program; its records were written again"),
-        (_moved, "was deleted by another program"),
-        (_edited, "was replaced by another program; what stood there is now metrics.other-"),
-        (_made_a_directory, "was replaced by another program"),
-        (_made_a_dangling_link, "was replaced by another program"),
-    ],
-)
-@pytest.mark.parametrize("is_followed", [True, False])
-def test_a_file_that_is_deleted_or_replaced_meanwhile_is_written_again(tmp_path, capsys, harm, fault, is_followed):
-    run_dir = RunDirectory(tmp_path)
-    with MetricsWriter(run_dir, resume_step=None) as writer:
-        writer.write(1, {"reward/mean": 0.5})
-        harm(run_dir.metrics)
-        if is_followed or harm not in (Path.unlink, _moved):
-            writer.write(2, {"reward/mean": 0.6})
-    assert [record["step"] for record in read_metrics(run_dir.metrics)][:1] == [1]
-    assert capsys.readouterr().err.count(f"{run_dir.metrics} {fault}") == 1
-
-
-@pytest.mark.parametrize("size", [0, 10])
-def test_a_file_that_is_cut_meanwhile_is_a_line(tmp_path, capsys, size):
-    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
-        for step in range(1, 5):
-            writer.write(step, {"reward/mean": 0.5})
-            if step == 2:
-                os.truncate(tmp_path / "metrics.jsonl", size)
-    assert capsys.readouterr().err.count(f"to {size} bytes by another program; the records before are lost") == 1
-    assert (tmp_path / "metrics.jsonl").read_bytes().count(b"\n") == 2
+def test_a_file_that_another_program_deletes_has_the_later_records(tmp_path):
+    writer = MetricsWriter(RunDirectory(tmp_path), resume_step=None)
+    writer.write(1, {"reward/mean": 0.5})
+    (tmp_path / "metrics.jsonl").unlink()
+    writer.write(2, {"reward/mean": 0.6})
+    assert [record["step"] for record in read_metrics(tmp_path / "metrics.jsonl")] == [2]

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fr3e_jax.runs.rollout_parts import Part, rollout_path, stored_bytes, stored_steps
-from fr3e_jax.runs.rollout_store import RolloutRecord, drop_after, is_whole, read_rollouts, write_rollouts
+from fr3e_jax.runs.rollout_store import RolloutRecord, drop_after, read_rollouts, write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 
 ONE = RolloutRecord(
@@ -44,7 +44,7 @@ def test_parts_read_as_one_file(tmp_path, count):
     path = written(run, count)
     files = sorted(run.rollouts.iterdir())
     assert len(files) == count
-    assert read_rollouts(path) == RECORDS and is_whole(path)
+    assert read_rollouts(path) == RECORDS
     assert (stored_steps(run), stored_steps(run, "eval")) == ([7], [])
     assert stored_bytes(path) == sum(file.stat().st_size for file in files)
 
@@ -56,7 +56,7 @@ def test_a_missing_part_is_named_and_its_step_not_listed(tmp_path):
     lost.unlink()
     with pytest.raises(FileNotFoundError, match=r"is in 3 parts, and step_000007\.1-of-3\.jsonl\.gz is missing"):
         read_rollouts(path)
-    assert stored_steps(run) == [] and stored_bytes(path) == 0 and not is_whole(path)
+    assert stored_steps(run) == [] and stored_bytes(path) == 0
     with pytest.raises(FileNotFoundError, match=r"step_000008\.jsonl\.gz is not there, and no part of it"):
         read_rollouts(rollout_path(run, 8))
 
@@ -84,6 +84,5 @@ def test_a_damaged_part_is_named(tmp_path):
     path = written(RunDirectory(tmp_path), 2)
     second = path.with_name("step_000007.1-of-2.jsonl.gz")
     second.write_bytes(second.read_bytes()[:-20])
-    assert not is_whole(path)
     with pytest.raises(ValueError, match=r"step_000007\.1-of-2\.jsonl\.gz: .*expected gzipped JSON lines"):
         read_rollouts(path)

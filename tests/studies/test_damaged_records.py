@@ -220,7 +220,7 @@ def test_every_damaged_line_of_metrics_is_refused_by_readers_and_set_aside_by_a_
         with pytest.raises(DamagedRecord, match=r"metrics.jsonl, line 2(, field \S+)?: "):
             read_metrics(run.metrics)
     write_lines(run.metrics, [encoded(record), *bad])
-    MetricsWriter(run, resume_step=1).close()
+    MetricsWriter(run, resume_step=1)
     assert read_metrics(run.metrics) == [record]
     assert capsys.readouterr().err.count("is damaged; it was moved to") == len(bad)
     assert (tmp_path / "metrics.damaged.jsonl").read_bytes().count(b"\n") == len(bad)

@@ -86,7 +86,7 @@ def test_the_model_takes_a_step_of_sft_and_one_of_rl(model, tmp_path):
     # Short words, few lanes and rows; everything else is the recipe's.
     small = ["data.char_count.max_letters=6", "evaluation.prompts=1", "evaluation.samples=1", "evaluation.pass_at=[1]"]
     small += ["rollout.trunk_slots=2", "rollout.lanes_per_trunk=4", "rollout.max_response_tokens=48"]
-    small += ["runtime.console=none", "runtime.report=false", "runtime.tensorboard=false"]
+    small += ["runtime.console=none", "runtime.report=false", "runtime.trackers=[]"]
     recipe = str(ROOT / "configs/char_count.yaml")
     tuned = tmp_path / "tuned"
     sft = ["sft.steps=1", "sft.batch_size=4", f"sft.output={tuned}", f"runtime.run_dir={tmp_path / 'sft'}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -76,9 +75,7 @@ class SupervisedRun:
             self.before, self.after = host["before"], host["after"]
             ledger.load_state_dict(host["ledger"])
             self.restore(host)
-        self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()
-        if self.first:
-            self.metrics = MetricsWriter(run, resume_step=self.resumed_step)
+        self.metrics = MetricsWriter(run, resume_step=self.resumed_step) if self.first else None
         self.trackers = open_trackers(self.config, run, self.resumed_step, writes=self.first)
         shown = self.config.runtime.console if self.first else "none"
         self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps(), compiled=compilations)
@@ -96,7 +93,7 @@ class SupervisedRun:
     def _start(self) -> int:
         with self.status:
             try:
-                with self.metrics, self.console, self.stop:
+                with self.console, self.stop:
                     for line in self.changes if self.first else ():
                         print(f"fr3e: {line}", file=sys.stderr)
                     return self._run_or_stop()
@@ -212,7 +209,7 @@ class SupervisedRun:
 
     def write(self, metrics: dict[str, float], kind: str = "train") -> None:
         """Write metrics of the current step, on the first process."""
-        if self.first:
+        if self.metrics is not None:
             self.opened.lock.check()
             self.metrics.write(self.step, metrics, kind=kind)
             self.trackers.metrics(self.step, metrics, kind)

@@ -17,7 +17,7 @@ def labels(paths, **options):
 
 
 def test_runs_that_differ_in_seed_name_and_bookkeeping_alone_are_one_group(tmp_path):
-    apart = ["name=other", "runtime.tensorboard=false", "checkpoint.every=3", "evaluation.every=5"]
+    apart = ["name=other", "runtime.trackers=[]", "checkpoint.every=3", "evaluation.every=5"]
     paths = [
         made_up_run(tmp_path / "b", seed=1, training=STEPS),
         made_up_run(tmp_path / "a", seed=0, settings=apart, training=STEPS),

@@ -19,12 +19,12 @@ def made(path, state="finished", reason="", *, name="demo", verb="train", steps=
     config = Config(name=name)
     config.training.max_steps, config.training.max_sampled_tokens = 10, 4000
     save_config(config, run.path, verb=verb, platform="cpu", device_kind="cpu")
-    with MetricsWriter(run, resume_step=None) as metrics:
-        metrics.write(0, {"avg@16": 0.25, "greedy": 0.5}, kind="eval")
-        for step in range(1, steps + 1):
-            metrics.write(step, {"tokens/sampled_tokens": 1000})
-        if after is not None:
-            metrics.write(steps, {"avg@16": after, "greedy": 1.0}, kind="eval")
+    metrics = MetricsWriter(run, resume_step=None)
+    metrics.write(0, {"avg@16": 0.25, "greedy": 0.5}, kind="eval")
+    for step in range(1, steps + 1):
+        metrics.write(step, {"tokens/sampled_tokens": 1000})
+    if after is not None:
+        metrics.write(steps, {"avg@16": after, "greedy": 1.0}, kind="eval")
     with StatusFile(run) as status:
         status.end(state, reason)
     return run

@@ -14,9 +14,9 @@ from fr3e_jax.studies.analysis.stored_run import StoredRun
 def run(tmp_path):
     directory = RunDirectory(tmp_path / "first")
     save_config(Config(name="small"), directory.path, platform="cpu", device_kind="cpu")
-    with MetricsWriter(directory, resume_step=None) as metrics:
-        metrics.write(0, {"greedy": 0.25}, kind="eval")
-        metrics.write(1, {"reward/mean": 0.5})
+    metrics = MetricsWriter(directory, resume_step=None)
+    metrics.write(0, {"greedy": 0.25}, kind="eval")
+    metrics.write(1, {"reward/mean": 0.5})
     write_rollouts(directory, 1, [rollout(1, 0, 0, 1, [6, 1]), rollout(1, 0, 1, 1, [6, 1])])
     write_rollouts(directory, 0, [rollout(0, 0, 0, 1, [6, 1], kind="eval", benchmark="order")], stem="eval")
     (directory.rollouts / ".step_000002.jsonl.gz.tmp").write_bytes(b"half")

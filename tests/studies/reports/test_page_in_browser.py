@@ -297,8 +297,8 @@ def test_served_page_offers_newer_steps_and_asks_nobody_else(browser, tmp_path):
         page.on("console", lambda message: complaints.append(message.text))
         page.goto(f"http://127.0.0.1:{server.server_address[1]}/#prompt=1/10")
         page.wait_for_selector("html[data-ready=yes]")
-        with MetricsWriter(StoredRun.open(path).directory, resume_step=STEPS) as metrics:
-            metrics.write(STEPS + 1, {"reward/mean": 1.0})
+        metrics = MetricsWriter(StoredRun.open(path).directory, resume_step=STEPS)
+        metrics.write(STEPS + 1, {"reward/mean": 1.0})
         page.get_by_role("button", name="newer steps are there").click(timeout=30_000)
         page.wait_for_selector("html[data-ready=yes]")
         assert "prompt=1/10" in page.url and complaints == []

@@ -169,8 +169,8 @@ def test_server_answers_the_loopback_interface_alone_and_shows_newer_steps(tmp_p
         for host in ("evil.example", f"evil.example:{port}", f"127.0.0.1.evil.example:{port}", ""):
             assert _get(server, "/", host)[0] == 403
         assert _get(server, "/../config.yaml", f"localhost:{port}")[0] == 404
-        with MetricsWriter(StoredRun.open(path).directory, resume_step=STEPS) as metrics:
-            metrics.write(STEPS + 1, {"reward/mean": 1.0})
+        metrics = MetricsWriter(StoredRun.open(path).directory, resume_step=STEPS)
+        metrics.write(STEPS + 1, {"reward/mean": 1.0})
         newer = json.loads(_get(server, "/version", f"localhost:{port}")[1])
         assert newer["shown"] == versions["shown"] != newer["newest"]
         assert _get(server, "/", f"localhost:{port}") == (200, f"steps {STEPS + 1}")
