@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from itertools import product
-from pathlib import Path
 
-from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.configuration.task_sections import LockConfig
 from fr3e_jax.data.character_tokenizer import CHARACTERS
@@ -67,12 +64,3 @@ def test_a_demonstration_is_an_episode_and_reads_hints_as_often_as_it_is_told():
             assert candidates, "the hints are those of one combination"
             solved[reading] += len(turns[-1]) == 4
     assert solved[0.0] < solved[0.5] < solved[1.0]
-
-
-def test_the_page_tells_the_settings_of_the_recipe_that_explores_inside_episodes():
-    page = (Path(__file__).resolve().parents[2] / "docs" / "users" / "environments.md").read_text()
-    (told,) = [text for text in page.split("\n\n") if text.startswith("`configs/methods/lock_fr3e.yaml` has ")]
-    settings = re.findall(r"`([a-z_]+\.[a-z_]+=[^`]+)`", told)
-    recipe = load_config("methods/lock_fr3e")
-    assert len(settings) == 5 and all(load_config("methods/lock_fr3e", [one]) == recipe for one in settings)
-    assert load_config("lock", settings[:4]) == load_config("methods/lock_fr3e", ["name=lock"])

@@ -22,10 +22,11 @@ METHODS = read_methods(ROOT / "configs")
 
 
 @cache
-def configs() -> dict[str, Config]:
-    """The settings of every recipe that can train."""
+def configs() -> list[Config]:
+    """The settings of every recipe that can train, those of the ablations of FR3E included."""
     trains = {method.recipe for method in METHODS} - {"configs/mixture_fr3e.yaml"}
-    return {recipe: load_config(ROOT / recipe) for recipe in trains}
+    ablations = (ROOT / "configs" / "experiments" / "fr3e_ablations").glob("*.yaml")
+    return [load_config(path) for path in (*(ROOT / recipe for recipe in sorted(trains)), *sorted(ablations))]
 
 
 TABLE_2 = {
@@ -69,13 +70,13 @@ def test_function_and_test_exist(method):
 )
 def test_every_choice_has_a_recipe(path):
     section, name = path.split(".")
-    used = {getattr(getattr(config, section), name) for config in configs().values()}
+    used = {getattr(getattr(config, section), name) for config in configs()}
     unused = set(settings()[path].choices) - used
     assert unused <= {"advantage.state_estimator": {"grpo", "rloo"}}.get(path, set())
 
 
 def test_every_shaping_step_has_a_recipe():
-    assert set(SHAPING_STEPS) == {step for config in configs().values() for step in config.shaping.steps}
+    assert set(SHAPING_STEPS) == {step for config in configs() for step in config.shaping.steps}
 
 
 def test_every_row_of_the_studys_table_2_is_there():
@@ -173,6 +174,16 @@ def test_the_page_shows_the_catalogue(tmp_path):
     assert page.read_text() == (ROOT / "docs" / "users" / "methods.md").read_text(), (
         "fr3e methods --write docs/users/methods.md"
     )
+
+
+def test_the_pages_variants_are_settings_of_their_recipes():
+    page = (ROOT / "docs" / "users" / "methods.md").read_text()
+    rows = [line.split(" | ") for line in page.partition("## Variants")[2].partition("## ")[0].splitlines()[6:] if line]
+    for _, recipes, listed in rows:
+        for variant in re.findall(r"`([^`]+=[^`]+)`", listed):
+            recipe = re.findall(r"`(\w+)`", recipes)[0]
+            assert load_config(recipe, variant.split(" ")) != load_config(recipe), variant
+    assert len(rows) > 10
 
 
 def test_a_page_without_markers_is_left_alone(tmp_path, capsys):
