@@ -27,6 +27,13 @@ def _nearest_mean_allocation(explore: ExploreConfig) -> int | None:
     return min(max(explore.rollouts_per_state, least), most)
 
 
+def _other_branches(config: Config) -> tuple[str, str] | None:
+    """The setting by which rollouts branch from others, twice."""
+    if config.explore.enabled:
+        return "explore.enabled", "explore.enabled"
+    return ("tools.branching", "tools.branching") if config.tools.branching else None
+
+
 def _changed_verdicts(config: Config) -> tuple[str, str] | None:
     """A setting that changes the rewards of returned rollouts, and one that does not."""
     advantage = config.advantage
@@ -124,6 +131,11 @@ TRAINING_RULES: Rules = {
         _changed_verdicts,
         "{returns.size} gives each depth of a success a baseline from the verdicts of its own rollouts, which {} would "
         "change; set {}, or returns.size=0",
+    ),
+    "only_plain_rollouts_are_sampled_again": (
+        lambda c: c.rollout.sampling_rounds > 1 and _other_branches(c),
+        "{rollout.sampling_rounds} samples prompts again from their start, but {}=true branches from the first "
+        "rollouts; set {}=false, or rollout.sampling_rounds=1",
     ),
     "a_hard_prompt_has_a_success": (
         lambda c: c.returns.size and _rate_of_one_success(c.returns.max_success_rate, c.rollout.rollouts_per_prompt),

@@ -115,6 +115,12 @@ class RolloutConfig:
         "most prompts_per_round, so that few rollouts are carried",
     )
     rollouts_per_prompt: int = option(16, "base rollouts of each prompt (N)", ge=1)
+    sampling_rounds: int = option(
+        1,
+        "most rounds of N base rollouts of a prompt; there are more while fewer than N/2 are right or wrong, and N of "
+        "all train, half of them right where there are as many (Reinforce-Ada)",
+        ge=1,
+    )
     max_response_tokens: int = option(
         64, "cap on a response, stop token included; an explored response counts its prefix", ge=1
     )

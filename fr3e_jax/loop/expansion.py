@@ -32,6 +32,7 @@ class PromptGroup:
     chosen: list[int] = field(default_factory=list)  # base rollouts to expand
     trunks: dict[int, CachedTrunk | np.ndarray] = field(default_factory=dict)  # of the chosen bases; ids: not cached
     advantages: np.ndarray | None = None  # [R], where the base rollouts train
+    trained: Sequence[int] | None = None  # which of them train; None: all
 
     def __post_init__(self):
         if not self.outcomes:
@@ -41,6 +42,10 @@ class PromptGroup:
     def right(self) -> np.ndarray:
         """bool ``[R]``, the base rollouts that the verifier accepted."""
         return are_right(self.outcomes)
+
+    def trains(self, index: int) -> bool:
+        """Return whether this base rollout is among those that train."""
+        return self.trained is None or index in self.trained
 
     @property
     def success_rate(self) -> float:

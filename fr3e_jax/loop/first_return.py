@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +15,11 @@ from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.objectives.advantages import ranged_rewards
-from fr3e_jax.objectives.filters import is_degenerate
+from fr3e_jax.objectives.filters import balanced_group, has_both_kinds, is_degenerate
 from fr3e_jax.objectives.selection import soft_overlong_penalty
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.explore_programs import group_advantages
+from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.rollouts.noise import BASE, CHOICE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.session.grading import Grading, rewards_of
@@ -26,12 +29,50 @@ from fr3e_jax.session.session import Session
 def first_return(session: Session, params: Params, step: int, prompts: list[Prompt]) -> list[PromptGroup]:
     """Sample and grade the base rollouts of ``prompts``, reject prompts without signal, choose the bases to expand.
 
-    Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict arrives:
-    only the caches of chosen bases are kept. The groups have the order of ``prompts``.
+    With several ``rollout.sampling_rounds``, prompts that have too few rollouts of either kind are sampled again, and a
+    balanced part of each group trains. (Reinforce-Ada, Xiong et al. 2025.) The groups have the order of ``prompts``.
     """
-    config, requests = session.config, base_requests(session, step, prompts)
+    rollout, groups = session.config.rollout, _round_of_groups(session, params, step, prompts)
+    if rollout.sampling_rounds == 1:
+        return groups
+    count = rollout.rollouts_per_prompt
+    for number in range(1, rollout.sampling_rounds):
+        lacking = [n for n, group in enumerate(groups) if not has_both_kinds(group.right, count)]
+        if not lacking:
+            break
+        again = _round_of_groups(session, params, step, [prompts[n] for n in lacking], number * count)
+        for n, group in zip(lacking, again, strict=True):
+            groups[n] = _joined(session.config, groups[n], group)
+    for group in groups:
+        group.trained = balanced_group(group.right, count).tolist()
+    return groups
+
+
+def _joined(config: Config, group: PromptGroup, more: PromptGroup) -> PromptGroup:
+    """A prompt's group with the rollouts of a later round behind its own."""
+    rewards, outcomes = np.concatenate([group.rewards, more.rewards]), group.outcomes + more.outcomes
+    joined = replace(group, rollouts=group.rollouts + more.rollouts, rewards=rewards, outcomes=outcomes)
+    joined.kept = _has_signal(config, joined)
+    return joined
+
+
+def _has_signal(config: Config, group: PromptGroup) -> bool:
+    """Return whether a prompt stays: its rollouts differ, or degenerate groups are not rejected."""
     # The estimator of pass@k reads which responses are right, the others read rewards.
     reads_verdicts = config.advantage.base_estimator == "pass_at_k" and not config.explore.enabled
+    degenerate = is_degenerate(group.right if reads_verdicts else group.rewards)
+    return not (config.rollout.reject_degenerate and degenerate)
+
+
+def _round_of_groups(
+    session: Session, params: Params, step: int, prompts: list[Prompt], first: int = 0
+) -> list[PromptGroup]:
+    """The prompts' groups of a round of rollouts, whose numbers begin with ``first``.
+
+    Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict arrives:
+    only the caches of chosen bases are kept.
+    """
+    config, requests = session.config, base_requests(session, step, prompts, first)
     groups: dict[int, PromptGroup] = {}
     nothing = np.zeros(0, np.int32)
     grading = Grading(session.grader, lambda index, _: (prompts[index].problem, nothing))
@@ -45,8 +86,7 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
         rewards = rewards_of(verdicts)
         outcomes = [verdict.outcome for verdict in verdicts]
         group = PromptGroup(prompt.position, prompt.problem, prompt.token_ids, rollouts, rewards, outcomes=outcomes)
-        degenerate = is_degenerate(group.right if reads_verdicts else group.rewards)
-        group.kept = not (config.rollout.reject_degenerate and degenerate)
+        group.kept = _has_signal(config, group)
         group.chosen = choose_bases(config.explore, session.noise, step, group)
         groups[index] = group
         return group.chosen
@@ -63,14 +103,14 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
     return [groups[index] for index in range(len(prompts))]
 
 
-def base_requests(session: Session, step: int, prompts: list[Prompt]) -> list[TrunkRequest]:
-    """A request for each prompt, with ``rollouts_per_prompt`` responses as branches."""
+def base_requests(session: Session, step: int, prompts: list[Prompt], first: int = 0) -> list[TrunkRequest]:
+    """A request for each prompt, with ``rollouts_per_prompt`` responses as branches; ``first`` numbers the first."""
     r, sampling, requests = session.config.rollout, session.sampling(), []
     for prompt in prompts:
         fork = len(prompt.token_ids)
         branches = [
             Branch(fork, (BASE, step, prompt.position, n), r.max_response_tokens, sampling)
-            for n in range(r.rollouts_per_prompt)
+            for n in range(first, first + r.rollouts_per_prompt)
         ]
         requests.append(TrunkRequest(prompt.token_ids, branches, prompt.problem))
     return requests
@@ -113,28 +153,43 @@ def routes_of_trunk(rollouts: Sequence[Rollout], length: int) -> np.ndarray | No
 
 
 def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[TrainingTrunk]:
-    """Give the base rollouts of kept prompts their advantages; return them as branches of their prompts (GRPO)."""
+    """Give the base rollouts of kept prompts their advantages; return them as branches of their prompts (GRPO).
+
+    The baseline of a prompt is that of all its rollouts, also of those that do not train.
+    """
     if not groups:
         return []
-    a = config.advantage
-    lengths = [[len(rollout.token_ids) for rollout in group.rollouts] for group in groups]
-    rewards = estimator_rewards(
-        a, config.rollout.max_response_tokens, np.stack([group.rewards for group in groups]), np.array(lengths)
-    )
+    a, (lengths, graded, right, mask) = config.advantage, _columns(groups)
+    rewards = estimator_rewards(a, config.rollout.max_response_tokens, graded, lengths)
     options = {"estimator": a.base_estimator, "unbiased_std": a.unbiased_std, "k": a.pass_at_k}
     if a.base_estimator == "gae":
         advantages = np.zeros(rewards.shape, np.float32)  # replaced once the critic has scored the full batch
     else:
-        advantages = group_advantages(rewards, right=np.stack([group.right for group in groups]), **options)
+        advantages = group_advantages(rewards, mask, right=right, **options)
     trunks = []
     for group, prompt_advantages, read in zip(groups, advantages, rewards, strict=True):
-        graded = zip(group.rollouts, prompt_advantages, read, group.right, strict=True)
-        group.advantages = prompt_advantages
+        group.advantages, prompt = prompt_advantages[: len(group.rollouts)], group.prompt_ids
         branches = [
-            sampled_branch(rollout, len(group.prompt_ids), advantage, reward=float(reward), right=bool(right))
-            for rollout, advantage, reward, right in graded
+            sampled_branch(rollout, len(prompt), group.advantages[n], reward=float(read[n]), right=bool(group.right[n]))
+            for n, rollout in enumerate(group.rollouts)
+            if group.trains(n)
         ]
-        prompt = group.prompt_ids
         routes = routes_of_trunk(group.rollouts, len(prompt))
         trunks.append(TrainingTrunk(prompt, branches, step, prompt_tokens=len(prompt), routes=routes))
     return trunks
+
+
+def _columns(groups: list[PromptGroup]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Lengths, rewards, and which rollouts are right and exist, ``[P, R]``; R is a power of two if numbers differ."""
+    counts = np.array([len(group.rollouts) for group in groups])
+    widest = int(counts.max())
+    mask = np.arange(widest if (counts == widest).all() else power_of_two(widest)) < counts[:, None]
+
+    def filled(rows: list[Any]) -> np.ndarray:
+        values = np.concatenate(rows)
+        out = np.zeros(mask.shape, values.dtype)
+        out[mask] = values
+        return out
+
+    lengths = filled([[len(rollout.token_ids) for rollout in group.rollouts] for group in groups])
+    return lengths, filled([group.rewards for group in groups]), filled([group.right for group in groups]), mask

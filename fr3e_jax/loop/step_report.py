@@ -33,6 +33,8 @@ def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict
         "prompts/rejected": sum(not group.kept for group in groups),
         "prompts/expanded": sum(bool(group.chosen) for group in groups),
     } | _right_and_wrong("base", [group.right for group in groups])
+    if len(counts := {len(group.rollouts) for group in groups}) > 1:
+        metrics |= {"prompts/least_rollouts": min(counts), "prompts/most_rollouts": max(counts)}
     if credited:
         metrics |= _exploration_metrics(credited)
     return metrics
@@ -127,7 +129,7 @@ def rollout_entries(step: int, groups: list[PromptGroup], credited: list[Credite
                 "outcome": group.outcomes[n],
                 "anchors": expanded.anchors if expanded else [],
                 "kept": group.kept,
-                "advantage": None if group.advantages is None else float(group.advantages[n]),
+                "advantage": float(group.advantages[n]) if group.advantages is not None and group.trains(n) else None,
                 "value": float(group.rewards.mean()),
             }
             yield Entry(common | fields, rollout, group.problem.gold)

@@ -92,22 +92,23 @@ _group_advantages = Program(estimated_advantages, static_argnames=("estimator", 
 
 def group_advantages(
     rewards: np.ndarray,
+    mask: np.ndarray | None = None,
     *,
     estimator: str,
     unbiased_std: bool = False,
     k: int = 4,
     right: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Advantages ``[P, R]`` of full groups of rewards ``[P, R]``; see `group_advantages` of ``objectives.advantages``.
+    """Advantages ``[P, R]`` of groups of rewards ``[P, R]``; see `group_advantages` of ``objectives.advantages``.
 
-    ``right``: bool ``[P, R]``; only ``pass_at_k`` reads it.
+    ``mask``: bool ``[P, R]``, the rewards that exist; None: all. ``right``: bool ``[P, R]``; only ``pass_at_k`` reads
+    it.
     """
     rows = power_of_two(len(rewards), _LEAST_ROWS)
     groups = padded(rewards.astype(np.float32), rows)
     verdicts = padded(right, rows) if estimator == "pass_at_k" and right is not None else None
-    advantages = _group_advantages(
-        groups, np.ones(groups.shape, bool), estimator=estimator, unbiased_std=unbiased_std, k=k, right=verdicts
-    )
+    exists = np.ones(groups.shape, bool) if mask is None else padded(mask, rows)
+    advantages = _group_advantages(groups, exists, estimator=estimator, unbiased_std=unbiased_std, k=k, right=verdicts)
     return np.asarray(advantages)[: len(rewards)]
 
 

@@ -11,6 +11,7 @@ from encoded_prompts import prepare
 from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.first_return import base_trunks, choose_bases, first_return
+from fr3e_jax.loop.step_report import rollout_entries
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
 from fr3e_jax.rollouts.requests import Rollout
@@ -268,3 +269,37 @@ def test_graded_rewards_without_a_right_answer_train_every_estimator_but_pass_at
     groups = first_return(twin, params, 1, prepare(twin.texts, drawn_problems(twin, 2)))
     assert [group.kept for group in groups] == [estimator == "grpo", True]
     assert groups[1].outcomes == [verdict.outcome for verdict in GRADED]
+
+
+@pytest.mark.parametrize(("rounds", "drawn"), [(1, [4, 4, 4]), (2, [8, 4, 8]), (3, [12, 4, 8])])
+def test_prompts_without_enough_of_both_kinds_are_sampled_again_and_a_balanced_part_trains(
+    session, params, tiny_run, rounds, drawn
+):
+    """Reinforce-Ada with N = 4: the first prompt never has two successes, the second one has at once."""
+    rewards = {
+        "train/0": [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0],
+        "train/1": [1, 0, 1, 0],
+        "train/2": [1, 1, 1, 1, 0, 1, 0, 0],
+    }
+    script = {name: list(values) for name, values in rewards.items()}
+    own = tiny_run.changed(session, explore__enabled=False, rollout__sampling_rounds=rounds)
+    own = tiny_run.graded_by(own, tiny_run.in_order(lambda problem, *_: float(script[problem.id].pop(0))))
+    groups = first_return(own, params, 1, prepare(own.texts, drawn_problems(own, 3)))
+    assert [len(group.rollouts) for group in groups] == drawn
+    assert [group.kept for group in groups] == [rounds > 1, True, rounds > 1]
+    if rounds == 1:
+        return
+    assert [group.trained for group in groups] == [[0, 1, 2, 6], [0, 1, 2, 3], [0, 1, 4, 6]]
+    tokens = [rollout.token_ids.tolist() for rollout in groups[0].rollouts]
+    assert tokens[4:8] != tokens[:4], "later rounds have noise of their own"
+    trunks = base_trunks(own.config, 1, groups)
+    for group, trunk in zip(groups, trunks, strict=True):
+        wanted = (group.rewards - group.rewards.mean()) / (group.rewards.std() + 1e-6)  # of all that were drawn
+        np.testing.assert_allclose(group.advantages, wanted, atol=1e-5)
+        chosen = [group.rollouts[n].token_ids for n in group.trained]
+        assert all(branch.token_ids is ids for branch, ids in zip(trunk.branches, chosen, strict=True))
+        np.testing.assert_allclose(
+            [branch.advantages[0] for branch in trunk.branches], wanted[group.trained], atol=1e-5
+        )
+    entries = [entry for entry in rollout_entries(1, groups, []) if entry.fields["prompt_position"] == 100]
+    assert [n for n, entry in enumerate(entries) if entry.fields["advantage"] is not None] == [0, 1, 2, 6]

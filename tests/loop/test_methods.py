@@ -72,6 +72,9 @@ METHOD: dict[str, Callable[[Metrics], bool]] = {
     "position_late": lambda m: m[0]["shaping/position/added"] == 0 < m[1]["shaping/position/added"] < 0.1,
     "ppo": lambda m: [s["critic/warming_up"] for s in m] == [1, 0, 0] and [s["updates"] > 0 for s in m] == [0, 1, 1],
     "prorl": lambda m: [s["kl/reset"] for s in m] == [0, 1, 0] and m[2]["kl/mean"] < m[1]["kl/mean"],
+    "reinforce_ada": lambda m: all(
+        s.get("prompts/most_rollouts", 17) > 16 == s["batch/rollouts"] / s["batch/trunks"] for s in m
+    ),
     "reinforce_pp": lambda m: all(abs(s["advantage/mean"]) < 1e-3 for s in m),
     "rft_branching_factor": lambda m: all(
         s["rft/branching_factor_selected"] > s["rft/branching_factor_right"] for s in m
