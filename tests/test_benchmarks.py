@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,3 +75,34 @@ def test_the_peer_by_hand_trains_whole_bases_as_ours_trains_whole_trunks(benchma
     rows = [(base, number) for base, count in enumerate((3, 2, 4)) for number in range(count)]
     whole = benchmark("step_by_hand").whole_bases
     assert [len(whole(rows, rollouts)) for rollouts in (1, 3, 4, 5, 6, 9, 20)] == [3, 3, 5, 5, 9, 9, 9]
+
+
+def test_signal_and_noise_of_three_gradients_by_hand_and_of_draws_that_repeat_one(benchmark):
+    noise = benchmark("gradient_noise")
+    vectors = np.array([[3.0, 1.0], [1.0, -1.0], [3.0, 1.0]])
+    products = noise.inner_products(vectors, vectors)
+    # Pairs: <1,2> = 2, <1,3> = 10, <2,3> = 2, so 14 / 3. Squares: 10, 2, 10, so 22 / 3.
+    assert noise.signal_and_noise(products) == pytest.approx((14 / 3, 8 / 3))
+    signal, spread = noise.signal_and_noise(products, np.array([[2, 1, 0], [3, 0, 0], [1, 1, 1]]))
+    assert (signal[0], spread[0]) == pytest.approx((2, (2 * 10 + 2) / 3 - 2)) and np.isnan(signal[1])
+    assert (signal[2], spread[2]) == pytest.approx((14 / 3, 8 / 3))
+
+
+def test_the_signal_toward_a_noisy_oracle_is_unbiased(benchmark):
+    """E g = (2, 0) and E o = (1, 1) with noise in both coordinates: <E g, E o>² / ‖E o‖² = 2."""
+    noise, rng, n = benchmark("gradient_noise"), np.random.default_rng(2), 10_000
+    heads, total = rng.integers(0, 2, (n, 4, 1)), []
+    for vectors in np.where(heads, np.array([3.0, 1.0]), np.array([1.0, -1.0])):
+        crossed = noise.inner_products(vectors, 1 + rng.standard_normal((3, 2)))
+        total.append(noise.aimed_signal(crossed, np.full((3, 3), 2.0)))
+    assert abs(np.mean(total) - 2) < 4 * np.std(total) / np.sqrt(n) < 0.2
+
+
+def test_ratios_and_the_cosine_of_known_directions(benchmark):
+    noise, rng = benchmark("gradient_noise"), np.random.default_rng(0)
+    parts, tokens = np.array([5.0, 0.0, 0.0]) + 0.1 * rng.standard_normal((4, 3)), np.full(400, 2_000_000)
+    for mean, ratio, aimed, cosine in (([0.0, 3.0, 0.0], 9 / 2, 0, 0), ([1.0, 0.0, 0.0], 1 / 2, 1 / 2, 1)):
+        vectors = np.array(mean) + np.sqrt(2 / 3) * rng.standard_normal((400, 3))
+        found = noise.figures(vectors, tokens, parts)
+        expected = {"SNR to the oracle": aimed / 2, "SNR": ratio / 2, "cosine with the oracle": cosine}
+        assert found == {name: pytest.approx(value, rel=0.15, abs=0.05) for name, value in expected.items()}

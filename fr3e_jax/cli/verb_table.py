@@ -49,10 +49,6 @@ VERBS = {
         "studies.laboratory.intervene",
         "Replace tokens of responses by their likeliest alternatives, and see how often the answers stay right.",
     ),
-    "gradient-noise": (
-        "studies.laboratory.gradient_noise",
-        "Rank recipes by the signal-to-noise ratio of their gradient per sampled token, at fixed weights.",
-    ),
     "export": ("verbs.export", "Write a run's weights as a Hugging Face directory that transformers and vLLM load."),
     "compare": (
         "verbs.compare",

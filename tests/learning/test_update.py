@@ -23,7 +23,6 @@ from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.runs.ledger import TokenLedger
-from fr3e_jax.studies.laboratory.batch_gradient import batch_gradient
 
 STEP = 3
 
@@ -315,33 +314,3 @@ def test_scores_that_are_not_finite_are_named(session, programs, params, batch):
     with pytest.raises(NonFiniteUpdate, match="the reference's log-probs are NaN or infinite for"):
         update_policy(session.learning, learner, STEP, batch, TokenLedger())
     assert learner.updates == 0
-
-
-def test_the_gradient_at_fixed_weights_is_the_one_that_an_update_hands_to_the_optimizer(
-    session, programs, params, batch, tiny_run, monkeypatch
-):
-    """The update shuffles and packs in another order, so sums round differently. Measuring changes no weights."""
-    twin = tiny_run.changed(session, training__batch_rollouts=999, training__mini_batch_rollouts=999)
-    learner, handed, apply = learner_of(programs, params), [], programs.apply
-    found = batch_gradient(twin.learning, learner, STEP, copy.deepcopy(batch))
-    again = batch_gradient(twin.learning, learner, STEP, copy.deepcopy(batch))
-    jax.tree.map(np.testing.assert_array_equal, learner.params, params)
-    assert learner.updates == 0
-
-    def seen(params, state, gradients):
-        handed.append(jax.device_get(gradients))
-        return apply(params, state, gradients)
-
-    monkeypatch.setattr(programs, "apply", seen)
-    ledger = TokenLedger()
-    update_policy(twin.learning, learner, STEP, batch, ledger)
-    (expected,) = handed
-    scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * scale), found.gradient, expected)
-    jax.tree.map(np.testing.assert_array_equal, found.gradient, again.gradient)
-    assert (found.loss_tokens, found.positions) == (ledger.loss_tokens, ledger.trained_positions)
-
-
-def test_a_batch_without_a_token_to_train_on_has_no_gradient(session, programs, params):
-    found = batch_gradient(session.learning, learner_of(programs, params), STEP, [])
-    assert found.gradient is None and found.loss_tokens == 0

@@ -27,7 +27,6 @@ HOST_ONLY = {"pass_at_k", "avg_at_k", "divide_rollouts", "n_gram_redundancy", "w
 HOST_ONLY |= {"has_both_kinds", "balanced_group"}  # NumPy
 HOST_ONLY |= {"aggregation_denominator", "token_divisors"}  # arithmetic on counts, of NumPy arrays too
 HOST_ONLY |= {"intervention", "read_group", "highest", "replaceable", "probed_depths", "crossing_depth"}  # NumPy
-HOST_ONLY |= {"inner_products", "count_sketch", "signal_and_noise", "aimed_signal", "oracle_cosine"}  # NumPy
 RNG = np.random.default_rng(0)
 BATCH, J, M, T, V = 3, 4, 5, 6, 7
 
