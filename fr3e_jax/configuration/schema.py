@@ -50,7 +50,7 @@ class ModelConfig:
     attention: Literal["auto", "xla", "pallas"] = option(
         "auto",
         "attention of rows and of decode steps: matrix products (xla), or fused kernels that keep scores out of memory "
-        "and read only what is seen (pallas; TPU only); auto: pallas on TPU, else xla",
+        "and read only what is seen (pallas; TPU and GPU); auto: pallas where they compile, else xla",
     )
     lora: LoraConfig = field(default_factory=LoraConfig)
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)

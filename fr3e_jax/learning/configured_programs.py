@@ -13,7 +13,7 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.frozen_base import FrozenBase
-from fr3e_jax.programs.fused_rows import chosen_attention
+from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
@@ -77,7 +77,7 @@ def loss_settings(config: Config) -> LossSettings:
 
 def _forward_options(config: Config, architecture: Architecture, mesh: Mesh) -> ForwardOptions:
     training = config.training
-    attention = chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
+    attention = chosen_attention(config.model.attention, kernel_platform(mesh), architecture.head_dim)
     return ForwardOptions(training.remat, training.attention_block, training.scan_layers, attention)
 
 

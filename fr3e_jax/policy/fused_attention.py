@@ -1,4 +1,6 @@
-"""Attention of whole rows by the fused kernels of `fr3e_jax.policy.row_kernels`, with its gradient.
+"""Attention of whole rows by fused kernels, with its gradient.
+
+The kernels are those of `fr3e_jax.policy.row_kernels` for TPU, or of `fr3e_jax.policy.triton_row_kernels` for GPU.
 
 Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, P = S + N·T positions of a row, K key/value
 heads, G query heads per key/value head, D head size.
@@ -14,36 +16,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from fr3e_jax.policy.attention import PLAIN, KeyValue, RowView, Scoring
-from fr3e_jax.policy.row_kernels import (
-    REGISTER,
-    Pass,
-    call_kernel,
-    forward_kernel,
-    key_gradient_kernel,
-    query_gradient_kernel,
-)
+from fr3e_jax.policy.row_kernels import REGISTER, TPU_KERNELS, Blocks, Pass, RowKernels
 from fr3e_jax.policy.row_parts import RowSizes, cut_row, join_row
-from fr3e_jax.policy.visibility import block_kinds, block_list, seen_intervals
+from fr3e_jax.policy.triton_row_kernels import GPU_KERNELS, gpu_blocks
+from fr3e_jax.policy.visibility import block_kinds, seen_intervals
 
-
-class Blocks(NamedTuple):
-    """Sizes of blocks. A pass holds one block of its own side in VMEM, and streams the blocks of the other side."""
-
-    query: int  # of the forward pass and of the queries' gradient
-    key: int
-    backward_query: int  # of the gradients of keys and values
-    backward_key: int
-
-
-LARGEST = Blocks(query=1024, key=512, backward_query=512, backward_key=1536)
+LARGEST = Blocks(query=1024, key=512, backward_query=512, backward_key=1536)  # on TPU
 
 
 class KernelCall(NamedTuple):
     """The static part of attention over rows of one shape."""
 
+    kernels: RowKernels
     group: int
     head_dim: int
     pairs: int  # of a query and a key that it sees in one row, or in a part of it, at most
@@ -75,10 +61,8 @@ def _forward(call: KernelCall, query, key, value, seen):
         mixed=jax.ShapeDtypeStruct(query.shape, query.dtype),
         lse=jax.ShapeDtypeStruct((batch, heads, call.group, length), jnp.float32),
     )
-    statistic = pltpu.VMEM((call.group, p.query), jnp.float32)
-    scratch = [statistic, statistic, pltpu.VMEM((call.group, call.head_dim, p.query), jnp.float32)]
-    listed = block_list(block_kinds(seen, p.query, p.key, key.shape[2]))
-    mixed, lse = call_kernel(forward_kernel, p, listed, arrays, outputs, scratch, by_query=True)
+    kinds = block_kinds(seen, p.query, p.key, key.shape[2])
+    mixed, lse = call.kernels.call(call.kernels.forward, p, kinds, arrays, outputs, by_query=True)
     return mixed, (query, key, value, seen, mixed, lse)
 
 
@@ -88,17 +72,15 @@ def _backward(call: KernelCall, saved, slope):
     p = _pass(call, query, key, call.blocks.query, call.blocks.key, products=3, arrays=4)
     outputs = dict(d_query=jax.ShapeDtypeStruct(query.shape, query.dtype))
     outputs["along"] = jax.ShapeDtypeStruct(lse.shape, lse.dtype)
-    scratch = [pltpu.VMEM((call.group, call.head_dim, p.query), jnp.float32)]
-    listed = block_list(block_kinds(seen, p.query, p.key, key.shape[2]))
-    d_query, along = call_kernel(query_gradient_kernel, p, listed, arrays, outputs, scratch, by_query=True)
+    kinds = block_kinds(seen, p.query, p.key, key.shape[2])
+    d_query, along = call.kernels.call(call.kernels.query_gradient, p, kinds, arrays, outputs, by_query=True)
 
     arrays = {name: x for name, x in arrays.items() if name != "mixed"} | {"along": along}
     blocks = call.blocks.backward_query, call.blocks.backward_key
     p = _pass(call, query, key, *blocks, products=4, arrays=4, by_query=False)
     outputs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in (("d_key", key), ("d_value", value))}
-    scratch = [pltpu.VMEM((p.key, call.head_dim), jnp.float32)] * 2
-    listed = block_list(jnp.swapaxes(block_kinds(seen, p.query, p.key, key.shape[2]), 1, 2))
-    d_key, d_value = call_kernel(key_gradient_kernel, p, listed, arrays, outputs, scratch, by_query=False)
+    kinds = jnp.swapaxes(block_kinds(seen, p.query, p.key, key.shape[2]), 1, 2)
+    d_key, d_value = call.kernels.call(call.kernels.key_gradient, p, kinds, arrays, outputs, by_query=False)
     return d_query, d_key, d_value, None
 
 
@@ -152,7 +134,8 @@ def fused_row_attention(
     parts: int = 1,
     gather: Callable[[jax.Array], jax.Array] = lambda keys: keys,
     interpret: bool = False,
-    largest: Blocks = LARGEST,
+    platform: str = "tpu",
+    largest: Blocks | None = None,
     on_each_device: Callable[[Callable], Callable] = lambda attend: attend,
 ) -> jax.Array:
     """`fr3e_jax.policy.attention.row_attention` in fused kernels; 0 on padding.
@@ -165,7 +148,8 @@ def fused_row_attention(
       parts: that rows are cut into (`fr3e_jax.policy.row_parts`).
       gather: on each device, makes whole rows' keys ``[A, B, heads, P / A, D]`` of those of its parts.
       interpret: run the kernels as jax operations, on any device.
-      largest: sizes that the blocks must not exceed, multiples of a register.
+      platform: of the kernels, ``tpu`` or ``gpu``.
+      largest: on TPU sizes that the blocks must not exceed, multiples of a register; on GPU their sizes, powers of two.
       on_each_device: makes a function of ``query, key, value [B, heads, P, ...]`` and ``seen [B, 4, P]`` into one that
         runs on each device's rows and heads; without a mesh the function itself.
     """
@@ -177,12 +161,17 @@ def fused_row_attention(
     if repeated > 1:
         key, value = (jnp.repeat(x, repeated, axis=1) for x in (key, value))
     sizes = RowSizes.of(view)
-    (queries, keys), blocks = block_sizes(length, sizes.positions, largest)
+    kernels = dict(tpu=TPU_KERNELS, gpu=GPU_KERNELS)[platform]
+    if platform == "gpu":
+        blocks = largest or gpu_blocks(head_dim, query.dtype.itemsize)
+        queries, keys = whole_blocks(length, sizes.positions, blocks)
+    else:
+        (queries, keys), blocks = block_sizes(length, sizes.positions, largest or LARGEST)
 
     def pad(x, size, axis=2):
         return jnp.pad(x, [(0, size - x.shape[axis] if i == axis else 0) for i in range(x.ndim)])
 
-    call = KernelCall(group, head_dim, seen_pairs(view, window) // parts, blocks, interpret, scoring.softcap)
+    call = KernelCall(kernels, group, head_dim, seen_pairs(view, window) // parts, blocks, interpret, scoring.softcap)
 
     def attend(query, key, value, seen):
         if parts > 1:
@@ -211,6 +200,15 @@ def block_sizes(queries: int, keys: int, largest: Blocks = LARGEST) -> tuple[tup
         return max(block for block in range(REGISTER, most + 1, REGISTER) if size % block == 0)
 
     return sizes, Blocks(*map(fitting, sizes * 2, largest))
+
+
+def whole_blocks(queries: int, keys: int, blocks: Blocks) -> tuple[int, int]:
+    """Positions rounded up to whole blocks; one of the two sizes of each side divides the other."""
+
+    def padded(length: int, *sizes: int) -> int:
+        return -(-length // max(sizes)) * max(sizes)
+
+    return padded(queries, blocks.query, blocks.backward_query), padded(keys, blocks.key, blocks.backward_key)
 
 
 def seen_pairs(view: RowView, window: int) -> int:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from fr3e_jax.policy.visibility import BlockList
+from fr3e_jax.policy.visibility import block_list, is_within
 
 REGISTER = 128  # of a vector register of a TPU; blocks are multiples of it
 LOWEST = -1e30  # the running maximum of a query that has seen nothing yet
@@ -32,8 +32,17 @@ MASKED = -2e38  # a score that is not seen: so far below `LOWEST` that its weigh
 _VMEM_BYTES = 48 * 2**20
 
 
+class Blocks(NamedTuple):
+    """Sizes of blocks. A pass keeps one block of its own side on the chip, and streams the blocks of the other side."""
+
+    query: int  # of the forward pass and of the queries' gradient
+    key: int
+    backward_query: int  # of the gradients of keys and values
+    backward_key: int
+
+
 class Pass(NamedTuple):
-    """The static part of a call of a kernel: it holds one block of its own side in VMEM, and streams the others'."""
+    """The static part of a kernel's call: it keeps one block of its own side on the chip, and streams the others'."""
 
     query: int  # size of a block of queries
     key: int
@@ -44,20 +53,27 @@ class Pass(NamedTuple):
     softcap: float = 0.0  # of scores; 0: none
 
 
+class RowKernels(NamedTuple):
+    """The kernels of attention over rows for a kind of device. `fr3e_jax.policy.fused_attention` names their arrays."""
+
+    forward: Callable
+    query_gradient: Callable
+    key_gradient: Callable
+    call: Callable  # as `call_kernel`
+
+
 def matrix_product(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int) -> jax.Array:
     """float32 matrix product that contracts the given axes, in the default precision of the device."""
     axes = (((left_axis,), (right_axis,)), ((), ()))
     return jax.lax.dot_general(left, right, axes, preferred_element_type=jnp.float32)
 
 
-def _mask(seen: jax.Array, key_block: jax.Array, size: int) -> jax.Array:
-    """bool ``[j, q]``: whether the queries with intervals ``seen [4, q]`` see each key of a block."""
-    position = key_block * size + jax.lax.broadcasted_iota(jnp.int32, (size, seen.shape[1]), 0)
-
-    def within(begin, end):
-        return (position >= seen[begin : begin + 1]) & (position < seen[end : end + 1])
-
-    return within(0, 1) | within(2, 3)
+def bounded(scores: jax.Array, softcap: float) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """Softcapped scores, and the map of their gradient to that of the products."""
+    if not softcap:
+        return scores, lambda slope: slope
+    share = jnp.tanh(scores / softcap)
+    return softcap * share, lambda slope: slope * (1 - share * share)
 
 
 def _in_seen_blocks(entries, counts, blocks: int, step_count: int, visit: Callable) -> None:
@@ -72,11 +88,11 @@ def _in_seen_blocks(entries, counts, blocks: int, step_count: int, visit: Callab
 
 def _scores(p: Pass, key, query, seen, block, masked: bool) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
     """Scores, float32 ``[j, q]``, and the map of their gradient to that of the products."""
-    scores, back = matrix_product(key, query, 1, 1), lambda slope: slope
-    if p.softcap:
-        bounded = jnp.tanh(scores / p.softcap)
-        scores, back = p.softcap * bounded, lambda slope: slope * (1 - bounded * bounded)
-    return (jnp.where(_mask(seen[0], block, p.key), scores, MASKED) if masked else scores), back
+    scores, back = bounded(matrix_product(key, query, 1, 1), p.softcap)
+    if masked:
+        position = block * p.key + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 0)
+        scores = jnp.where(is_within(position, [seen[0, n : n + 1] for n in range(4)]), scores, MASKED)
+    return scores, back
 
 
 def _heads(p: Pass) -> list[tuple[int, slice]]:
@@ -179,12 +195,22 @@ def key_gradient_kernel(
         d_value[0, 0] = sum_value[...].astype(d_value.dtype)
 
 
-def call_kernel(
-    kernel: Callable, p: Pass, listed: BlockList, inputs: dict, outputs: dict, scratch: list, *, by_query: bool
-):
+def _scratch(kernel: Callable, p: Pass) -> list:
+    """The memory of a kernel between its steps."""
+    by_head, statistic = (p.group, p.head_dim, p.query), (p.group, p.query)
+    shapes = {
+        forward_kernel: [statistic, statistic, by_head],
+        query_gradient_kernel: [by_head],
+        key_gradient_kernel: [(p.key, p.head_dim)] * 2,
+    }
+    return [pltpu.VMEM(shape, jnp.float32) for shape in shapes[kernel]]
+
+
+def call_kernel(kernel: Callable, p: Pass, kinds: jax.Array, inputs: dict, outputs: dict, *, by_query: bool):
     """Run a kernel on a grid of rows, heads, blocks of its own side and steps through the blocks of the other side.
 
     Args:
+      kinds: of `fr3e_jax.policy.visibility.block_kinds`, the blocks of the kernel's own side first.
       inputs: arrays by name; of the names depends how an array is cut into blocks.
       outputs: shapes and types by name.
       by_query: the kernel's own side are the queries.
@@ -193,6 +219,8 @@ def call_kernel(
     blocks, steps = length // p.query, inputs["key"].shape[2] // p.key
     if not by_query:
         blocks, steps = steps, blocks
+
+    listed = block_list(kinds)
 
     def streamed(b, i, step, entries, counts):  # the steps after the last block keep it: nothing is read anew
         row = b * blocks + i
@@ -216,7 +244,7 @@ def call_kernel(
             grid=(batch, heads, blocks, steps),
             in_specs=[cut(name) for name in inputs],
             out_specs=[cut(name) for name in outputs],
-            scratch_shapes=scratch,
+            scratch_shapes=_scratch(kernel, p),
         ),
         out_shape=list(outputs.values()),
         compiler_params=pltpu.CompilerParams(
@@ -226,3 +254,6 @@ def call_kernel(
         interpret=p.interpret,
         name=kernel.__name__,
     )(*listed, *inputs.values())
+
+
+TPU_KERNELS = RowKernels(forward_kernel, query_gradient_kernel, key_gradient_kernel, call_kernel)

@@ -8,8 +8,8 @@ segment up to itself. Four integers a token therefore hold the whole mask:
     of a trunk   -    -    -    -    -    -  |  0-2  0-2  4-5    begin and end
     own         0-1  0-2  0-3  0-4  4-5  4-6 |  6-7  6-8  8-9
 
-A fused kernel (`fr3e_jax.policy.row_kernels`) computes the mask of a block from them, and passes over blocks in which
-nothing is seen.
+A fused kernel (`fr3e_jax.policy.row_kernels` for TPU, `fr3e_jax.policy.triton_row_kernels` for GPU) computes the mask
+of a block from them, and passes over blocks in which nothing is seen.
 
 Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, P = S + N·T positions of a whole row, Q and J
 numbers of blocks.
@@ -17,6 +17,7 @@ numbers of blocks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -71,6 +72,12 @@ def _own(segment: jax.Array, offset: int, earliest, limit: int) -> jax.Array:
     first = jnp.maximum(jax.lax.cummax(jnp.where(changes, position, 0), axis=1), earliest)
     first = jnp.maximum(first, position - limit + 1) if limit else first
     return jnp.where(segment[:, None] > 0, jnp.stack([first, first * 0 + position + 1], axis=1) + offset, 0)
+
+
+def is_within(position: jax.Array, intervals: Sequence[jax.Array]) -> jax.Array:
+    """Whether keys' positions are seen by queries, of whose intervals the begins and ends broadcast with them."""
+    trunk_begin, trunk_end, begin, end = intervals
+    return (position >= trunk_begin) & (position < trunk_end) | (position >= begin) & (position < end)
 
 
 def block_kinds(seen: jax.Array, query_block: int, key_block: int, keys: int) -> jax.Array:

@@ -12,7 +12,17 @@ from fr3e_jax.policy.attention import PLAIN, Scoring
 from fr3e_jax.policy.fused_attention import fused_row_attention
 from fr3e_jax.programs.context_axis import CONTEXT, row_axes
 
-_HEAD_SIZES = 64  # the kernels were compiled for multiples of it
+_HEAD_SIZES = 64  # the kernels for TPU were compiled for multiples of it
+_GPU_HEAD_SIZES = (16, 32, 64, 128, 256)
+_OLDEST_GPU = 8.0  # compute capability (Ampere) that Triton compiles for
+
+
+def kernel_platform(mesh: Mesh) -> str:
+    """The platform of the mesh's devices; an NVIDIA GPU that Triton does not compile for has its capability added."""
+    device = mesh.devices.flat[0]
+    capability = getattr(device, "compute_capability", "")
+    is_old = device.platform == "gpu" and capability.replace(".", "").isdigit() and float(capability) < _OLDEST_GPU
+    return f"gpu {capability}" if is_old else device.platform
 
 
 def chosen_attention(setting: str, platform: str, head_dim: int) -> str:
@@ -22,7 +32,7 @@ def chosen_attention(setting: str, platform: str, head_dim: int) -> str:
     (docs/developers/decisions.md).
 
     Args:
-      platform: of the mesh's devices.
+      platform: of the mesh's devices, as `kernel_platform` names it.
       head_dim: of the network.
 
     Raises:
@@ -31,10 +41,12 @@ def chosen_attention(setting: str, platform: str, head_dim: int) -> str:
     if setting == "xla":
         return setting
     refused = ""
-    if platform != "tpu":
-        refused = f"its kernels are for TPU, and the devices are {platform.upper()}s"
-    elif head_dim % _HEAD_SIZES:
+    if platform not in ("tpu", "gpu"):
+        refused = f"its kernels are for TPU and for GPU from Ampere on, and the devices are {platform.upper()}s"
+    elif platform == "tpu" and head_dim % _HEAD_SIZES:
         refused = f"its kernels need heads of a multiple of {_HEAD_SIZES}, and the network's have {head_dim}"
+    elif platform == "gpu" and head_dim not in _GPU_HEAD_SIZES:
+        refused = f"its kernels for GPU need heads of {_GPU_HEAD_SIZES}, and the network's have {head_dim}"
     if refused and setting == "pallas":
         raise ValueError(f"model.attention=pallas: {refused}; set model.attention=auto or xla")
     return "xla" if refused else "pallas"
@@ -44,9 +56,10 @@ def fused_rows(mesh: Mesh, *, each_replica: bool = False) -> Callable:
     """`fr3e_jax.policy.attention.row_attention` in fused kernels, each device with its rows and heads.
 
     Of rows in parts each device has the queries of its part, and gathers the keys and values of the others.
-    Devices other than TPUs run the kernels' operations one by one, for tests. ``each_replica``: rows are those of one
-    replica.
+    Devices that are neither TPUs nor GPUs run the operations of the TPU's kernels one by one, for tests.
+    ``each_replica``: rows are those of one replica.
     """
+    platform = mesh.devices.flat[0].platform
     rows, parts = row_axes(mesh, each_replica=each_replica), mesh.shape[CONTEXT]
     by_head = P(rows, "tensor")
 
@@ -67,7 +80,8 @@ def fused_rows(mesh: Mesh, *, each_replica: bool = False) -> Callable:
             head_shards=mesh.shape["tensor"],
             parts=parts,
             gather=lambda keys: jax.lax.all_gather(keys, CONTEXT),
-            interpret=mesh.devices.flat[0].platform != "tpu",
+            interpret=platform not in ("tpu", "gpu"),
+            platform="gpu" if platform == "gpu" else "tpu",
             on_each_device=on_each_device if mesh.size > 1 else lambda attend: attend,
         )
 

@@ -26,16 +26,17 @@ def fuses_steps(attention: str, kv_heads: int, tensor: int) -> bool:
 def fused_steps(mesh: Mesh, largest_block: int = LARGEST_BLOCK) -> Callable:
     """`fr3e_jax.policy.decode_attention.step_attention` with trunks and rings in a fused kernel.
 
-    The few recent columns, which the step writes, stay with XLA. So does all where no ring is older than they are, and
-    where ``tensor`` does not divide the key/value heads.
+    The few recent columns, which the step writes, stay with XLA. So does all where no ring is older than they are,
+    where ``tensor`` does not divide the key/value heads, and on GPU.
     """
     by_slot, by_head = P(batch_axes(mesh)), P(batch_axes(mesh), "tensor")
     of_query, split = P(batch_axes(mesh), None, "tensor"), mesh.shape["tensor"]
+    platform = mesh.devices.flat[0].platform
 
     def attend(
         query: jax.Array, cache: OwnCache, trunk: KeyValue, fork: jax.Array, scoring: Scoring = PLAIN
     ) -> jax.Array:
-        if not cache.ring or not fuses_steps("pallas", query.shape[2], split):
+        if not cache.ring or platform == "gpu" or not fuses_steps("pallas", query.shape[2], split):
             return step_attention(query, cache, trunk, fork, scoring)
 
         def lanes(x):
@@ -56,7 +57,7 @@ def fused_steps(mesh: Mesh, largest_block: int = LARGEST_BLOCK) -> Callable:
                 ring,
                 seen,
                 softcap=scoring.softcap,
-                interpret=mesh.devices.flat[0].platform != "tpu",
+                interpret=platform != "tpu",
                 largest_block=largest_block,
             )
 

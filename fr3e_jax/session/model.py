@@ -29,7 +29,7 @@ from fr3e_jax.programs.checksums import checksums
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
-from fr3e_jax.programs.fused_rows import chosen_attention
+from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
@@ -228,7 +228,7 @@ def decoder_programs(settings: ModelConfig, model: Model, mesh: Mesh, *, keeps_r
         model.architecture,
         mesh,
         records_routes=keeps_routes and settings.experts.router_replay,
-        attention=chosen_attention(settings.attention, mesh.devices.flat[0].platform, model.architecture.head_dim),
+        attention=chosen_attention(settings.attention, kernel_platform(mesh), model.architecture.head_dim),
     )
 
 
@@ -244,7 +244,7 @@ def open_model(config: Config, vocab_size: int, *, keeps_routes: bool = False) -
     architecture = configured_architecture(config, vocab_size)
     m = config.mesh
     mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context, expert=m.expert)
-    chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
+    chosen_attention(config.model.attention, kernel_platform(mesh), architecture.head_dim)
     decoding = rollout_mesh(mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     model = model_on(mesh, config, architecture, decoding)
     return model, decoder_programs(config.model, model, decoding, keeps_routes=keeps_routes)

@@ -69,8 +69,8 @@ def test_recipe_of_a_published_size_fits_the_hardware_of_its_header(method, caps
         (["--topology", "v5p:8x8"], "slices of v5p have 3"),
         (["--topology", "v5e:2x2"], "--topology v5e:2x2 needs libtpu to compile for: `make libtpu`"),
         (
-            ["--topology", "h100:8", "model.attention=pallas"],
-            "model.attention=pallas: its kernels are for TPU, and the",
+            ["--topology", "h100:8", "model.attention=pallas", "model.architecture=custom", "model.hidden_size=320"],
+            "model.attention=pallas: its kernels for GPU need heads of",
         ),
         (["--topology", "h100:8", "--kept-share", "2"], "'2' is not a share above 0 and up to 1"),
         (["--topology", "h100:8", "--efficiency", "speed=0.5"], "'speed=0.5' is not compute=SHARE, memory=SHARE"),

@@ -13,7 +13,13 @@ from random_rows import random_rows
 from fr3e_jax.policy.attention import PLAIN, KeyValue, RowView, Scoring, row_attention
 from fr3e_jax.policy.fused_attention import Blocks, block_sizes, fused_row_attention
 
-SMALL = Blocks(query=256, key=128, backward_query=128, backward_key=256)
+SMALL = dict(tpu=Blocks(256, 128, 128, 256), gpu=Blocks(64, 32, 32, 64))
+
+
+@pytest.fixture(params=["tpu", "gpu"])
+def fused(request):
+    """`fused_row_attention` with the kernels of a platform, in blocks smaller than rows."""
+    return partial(fused_row_attention, interpret=True, platform=request.param, largest=SMALL[request.param])
 
 
 def draw(view, heads, group, head_dim, dtype, seed=0):
@@ -34,10 +40,11 @@ def run(attend, view, query, own, cotangent):
     return jax.tree.map(lambda x: x.astype(jnp.float32), (out, *pull(cotangent.astype(out.dtype))))
 
 
-def assert_equal_to_the_reference(view, window, sizes, dtype=jnp.float32, tolerance=2e-6, scoring=PLAIN):
+def assert_equal_to_the_reference(fused, view, window, sizes, dtype=jnp.float32, tolerance=2e-6, scoring=PLAIN):
     query, own, cotangent, real = draw(view, *sizes, dtype)
-    fused = partial(fused_row_attention, window=window, interpret=True, largest=SMALL, scoring=scoring)
-    ours = run(fused, view, query, own, cotangent)  # padding sends a cotangent, too
+    ours = run(
+        partial(fused, window=window, scoring=scoring), view, query, own, cotangent
+    )  # padding sends a cotangent, too
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(ours))
     exact = jax.tree.map(np.float32, (query, own, np.where(real, cotangent, np.zeros((), dtype))))
     expected = run(partial(row_attention, window=window, scoring=scoring), view, *exact)
@@ -57,13 +64,13 @@ def assert_equal_to_the_reference(view, window, sizes, dtype=jnp.float32, tolera
     ],
     ids=["one lane", "branches over three lanes", "branches over two lanes"],
 )
-def test_fused_attention_equals_that_of_xla(shape, sizes):
+def test_fused_attention_equals_that_of_xla(fused, shape, sizes):
     view = random_rows(np.random.default_rng(len(str(shape))), **shape)
-    assert_equal_to_the_reference(view, shape["window"], sizes)
+    assert_equal_to_the_reference(fused, view, shape["window"], sizes)
 
 
 @pytest.mark.parametrize("limit", [3, 150])
-def test_fused_attention_over_a_window_with_a_softcap_equals_that_of_xla(limit):
+def test_fused_attention_over_a_window_with_a_softcap_equals_that_of_xla(fused, limit):
     """Windows within a block, and over blocks and lanes."""
     view = random_rows(np.random.default_rng(3), rows=2, trunk=200, lanes=3, length=80, window=2)
     segment = view.segment.reshape(2, -1)
@@ -71,19 +78,19 @@ def test_fused_attention_over_a_window_with_a_softcap_equals_that_of_xla(limit):
     place = np.arange(segment.shape[1])[None]
     offset = (place - np.maximum.accumulate(np.where(changes, place, 0), axis=1)).reshape(view.segment.shape)
     scoring = Scoring(0.3, softcap=1.5, window=limit)
-    assert_equal_to_the_reference(view.within(limit, offset), 2, (1, 2, 16), scoring=scoring, tolerance=4e-6)
+    sizes = (1, 2, 16)
+    assert_equal_to_the_reference(fused, view.within(limit, offset), 2, sizes, scoring=scoring, tolerance=4e-6)
 
 
-def test_bfloat16_attention_is_within_four_roundings_of_the_float32_one():
+def test_bfloat16_attention_is_within_four_roundings_of_the_float32_one(fused):
     """Of the largest value: weights, slopes of scores and results are rounded to 8 bits once each."""
     view = random_rows(np.random.default_rng(1), rows=2, trunk=130, lanes=3, length=80, window=2)
-    assert_equal_to_the_reference(view, 2, (1, 2, 64), jnp.bfloat16, tolerance=4 * 2**-8)
+    assert_equal_to_the_reference(fused, view, 2, (1, 2, 64), jnp.bfloat16, tolerance=4 * 2**-8)
 
 
-def test_scores_far_apart_neither_overflow_nor_vanish():
+def test_scores_far_apart_neither_overflow_nor_vanish(fused):
     view = random_rows(np.random.default_rng(2), rows=2, trunk=200, lanes=2, length=100, window=1)
     query, own, cotangent, real = draw(view, 1, 2, 16, jnp.float32)
-    fused = partial(fused_row_attention, interpret=True, largest=SMALL)
     for ends in ((30, 1), (1, 30)):  # scores of some hundreds, the largest first or last; exp(89) is infinite
         wide = own._replace(key=own.key * np.linspace(*ends, 400, dtype=np.float32).reshape(1, 1, 1, 1, -1))
         ours = run(fused, view, query, wide, cotangent)
@@ -93,7 +100,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish():
             np.testing.assert_allclose(left, right, rtol=0, atol=1e-4 * np.abs(right).max())
 
 
-def test_blocks_that_nothing_sees_are_not_read():
+def test_blocks_that_nothing_sees_are_not_read(fused):
     """Two trunks and a branch of the second: neither the branch nor the second trunk reads the first one's block."""
     trunk_segment = np.repeat(np.array([[1, 2]], np.int32), 128, axis=1)
     whole = np.ones((1, 1, 128), np.int32)
@@ -101,8 +108,7 @@ def test_blocks_that_nothing_sees_are_not_read():
     query, own, cotangent, _ = draw(view, 1, 1, 16, jnp.float32)
     broken = jax.tree.map(np.copy, own)
     broken.key[..., :128], broken.value[..., :128, :] = np.nan, np.nan
-    fused = partial(fused_row_attention, interpret=True, largest=Blocks(128, 128, 128, 128))
-    out, d_query, d_own = run(fused, view, query, broken, cotangent)
+    out, d_query, d_own = run(partial(fused, largest=Blocks(128, 128, 128, 128)), view, query, broken, cotangent)
     assert np.isnan(out[:, :, :128]).all()
     assert all(np.isfinite(x[:, :, 128:]).all() for x in (out, d_query))
     assert np.isfinite(d_own.key[..., 128:]).all() and np.isfinite(d_own.value[..., 128:, :]).all()

@@ -38,7 +38,9 @@ def test_attention_split_by_rows_and_heads_equals_that_of_one_device():
         ("auto", "tpu", 128, "pallas"),
         ("auto", "tpu", 80, "xla"),
         ("auto", "cpu", 128, "xla"),
-        ("auto", "gpu", 128, "xla"),
+        ("auto", "gpu", 32, "pallas"),
+        ("auto", "gpu", 80, "xla"),
+        ("auto", "gpu 7.5", 128, "xla"),
         ("pallas", "tpu", 64, "pallas"),
         ("xla", "tpu", 128, "xla"),
     ],
@@ -52,3 +54,5 @@ def test_kernels_that_cannot_run_are_refused_with_the_way_out():
         chosen_attention("pallas", "cpu", 128)
     with pytest.raises(ValueError, match=r"heads of a multiple of 64, and the network's have 80; set"):
         chosen_attention("pallas", "tpu", 80)
+    with pytest.raises(ValueError, match=r"GPU need heads of \(16, 32, 64, 128, 256\), and the network's have 80; set"):
+        chosen_attention("pallas", "gpu", 80)
