@@ -79,6 +79,7 @@ class DecoderCall(NamedTuple):
     trunks: str  # prompts; responses: prompts and responses, prefilled; or promoted
     count: int  # the most trunks of a call
     branches: int  # the most of a trunk
+    lanes: int  # that these fill
     filtered: bool  # top-p or top-k
     promotes: bool  # its branches may become trunks
     names: int  # integers that name a noise stream
@@ -173,7 +174,7 @@ class DecoderPrograms:
         self, declare: Declarations, params: Params, shapes: Shapes, call: DecoderCall, source: Trunks, size: int
     ) -> Iterator[DecodeState]:
         """The states of a call, with rings of each size that it may come to."""
-        slots, lanes = shapes.layout(call.count, call.branches)
+        slots, lanes = shapes.layout(call.count, call.lanes)
         slots, rings = self.round_up(slots), [ring for ring in shapes.rings if ring >= shapes.first_ring]
         promotable = call.promotes or (shapes.promotable and size == shapes.prompt)
         sizes = DecoderSizes(slots, lanes, size, rings[0], call.names, call.stops, promotable)

@@ -56,9 +56,9 @@ class Shapes:
         """Columns of the rings with which a call begins."""
         return self.ring(min(self.chunk, self.rings[-1]), self.rings[-1])
 
-    def layout(self, trunks: int, branches: int) -> LaneLayout:
-        """The first layout that holds so many trunks at once, with so many branches of each; else the largest."""
-        fits = (layout for layout in self.smaller if layout.slots >= trunks and layout.lanes >= branches)
+    def layout(self, trunks: int, lanes: int) -> LaneLayout:
+        """The first layout that holds so many trunks at once, with so many lanes of each; else the largest."""
+        fits = (layout for layout in self.smaller if layout.slots >= trunks and layout.lanes >= lanes)
         return next(fits, LaneLayout(self.slots, self.lanes))
 
     def ring(self, tokens: int, longest: int) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.programs.shapes import LEAST_TRUNK, LaneLayout, Shapes
 from fr3e_jax.programs.size_buckets import power_of_two, size_bucket
+from fr3e_jax.rollouts.schedule import filled_lanes
 
 _SHORT = 256  # tokens; up to it, sizes are multiples of 16, and trunks that hold a response have one size
 _TILE = 128  # positions; longer trunks are multiples of it
@@ -31,30 +32,35 @@ def declared_shapes(config: Config) -> Shapes:
 
 
 class CallSize(NamedTuple):
-    """The most trunks of a call of the decoder, and the most branches of each."""
+    """The most trunks of a call of the decoder, the most branches of each, and the lanes that these fill."""
 
     trunks: int
     branches: int
+    lanes: int
 
 
 def base_call(config: Config) -> CallSize:
     """A round of base rollouts."""
-    return CallSize(config.rollout.prompts_per_round, config.rollout.rollouts_per_prompt)
+    rollouts = config.rollout.rollouts_per_prompt
+    return CallSize(config.rollout.prompts_per_round, rollouts, filled_lanes(rollouts, alike=True))
 
 
 def explore_call(config: Config) -> CallSize:
     """Rollouts from the states of all expanded bases of a round."""
-    explore, (prompts, rollouts) = config.explore, base_call(config)
+    explore, (prompts, rollouts, _) = config.explore, base_call(config)
     states = explore.num_anchors + (explore.initial_state == "fresh")
     most = explore.allocation_most if explore.allocation == "success_rate" else explore.rollouts_per_state
-    return CallSize(prompts * min(explore.max_correct + explore.max_wrong, rollouts), states * most)
+    branches = states * most
+    trunks = prompts * min(explore.max_correct + explore.max_wrong, rollouts)
+    return CallSize(trunks, branches, filled_lanes(branches, alike=states == 1))
 
 
 def return_call(config: Config) -> CallSize:
     """Rollouts from the states on kept successes."""
     returns = config.returns
     depths = config.explore.num_anchors if returns.depth_rule == "anchors" else returns.depths
-    return CallSize(returns.visits, depths * returns.rollouts)
+    branches = depths * returns.rollouts
+    return CallSize(returns.visits, branches, filled_lanes(branches, alike=depths == 1))
 
 
 def _smaller_layouts(config: Config) -> tuple[LaneLayout, ...]:
@@ -62,8 +68,8 @@ def _smaller_layouts(config: Config) -> tuple[LaneLayout, ...]:
     rollout, calls = config.rollout, [base_call(config)]
     calls += [explore_call(config)] * config.explore.enabled + [return_call(config)] * (config.returns.size > 0)
     layouts = [LaneLayout(rollout.trunk_slots, rollout.lanes_per_trunk)]
-    for call in sorted(calls, key=lambda call: -call.trunks * call.branches):
-        layout = LaneLayout(min(call.trunks, layouts[0].slots), min(call.branches, layouts[0].lanes))
+    for call in sorted(calls, key=lambda call: -call.trunks * call.lanes):
+        layout = LaneLayout(min(call.trunks, layouts[0].slots), min(call.lanes, layouts[0].lanes))
         if layout.slots * layout.lanes <= _FEWER_LANES * layouts[0].slots * layouts[0].lanes:
             layouts.insert(0, layout)
     return tuple(layouts[:-1])

@@ -44,7 +44,7 @@ from fr3e_jax.rollouts.requests import (
     lane_settings,
 )
 from fr3e_jax.rollouts.sampled_tokens import SampledTokens
-from fr3e_jax.rollouts.schedule import Schedule, SlotAssignment
+from fr3e_jax.rollouts.schedule import Schedule, SlotAssignment, filled_lanes
 
 
 class RolloutEngine:
@@ -122,7 +122,8 @@ class _SamplingCall:
         self.trunk_routes = {i: trunk.routes for i, trunk in self.cached.items()}
         self.longest = max(branch.max_tokens for branch in self.branches)
         limits = [[branch.max_tokens for branch in request.branches] for request in requests]
-        slots, lanes = engine.shapes.layout(sum(map(bool, limits)), max(map(len, limits)))
+        filled = filled_lanes(max(map(len, limits)), alike=all(len(set(row)) < 2 for row in limits))
+        slots, lanes = engine.shapes.layout(sum(map(bool, limits)), filled)
         lanes = engine.programs.round_up(slots), lanes
         self.schedule = Schedule(limits, *lanes)
         self.sampled = SampledTokens(*lanes)

@@ -19,6 +19,15 @@ IDLE = -1
 _PATIENCE_SHARE = 16  # with branches queued, a chunk stops when one lane in this many has ended
 
 
+def filled_lanes(branches: int, *, alike: bool) -> int:
+    """Lanes of a slot that a trunk's branches keep busy: one each if their caps are ``alike``, else half as many.
+
+    Branches that leave their trunk at several depths have several lengths. In half the lanes a short one follows a long
+    one, where in a lane each it would leave it idle.
+    """
+    return branches if alike else -(-branches // 2)
+
+
 class SlotAssignment(NamedTuple):
     """The trunk of ``request`` takes ``slot``; ``source`` is a slot that holds the trunk already, or None."""
 

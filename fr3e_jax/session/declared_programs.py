@@ -76,8 +76,8 @@ def decoder_calls(session: Session) -> list[DecoderCall]:
 
 def _evaluation_call(config: Config, common: dict) -> DecoderCall:
     plans = [config.evaluation, *set_settings(config.evaluation, config.data.eval).values()]
-    prompts, samples = sum(plan.prompts for plan in plans), max(plan.samples for plan in plans)
-    return DecoderCall("prompts", prompts, samples + 1, any(plan.top_p < 1 for plan in plans), False, **common)
+    prompts, answers = sum(plan.prompts for plan in plans), max(plan.samples for plan in plans) + 1
+    return DecoderCall("prompts", prompts, answers, answers, any(plan.top_p < 1 for plan in plans), False, **common)
 
 
 def _scores(config: Config) -> bool:

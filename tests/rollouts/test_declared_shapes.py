@@ -49,6 +49,6 @@ def test_a_longer_sequence_than_the_recipe_has_gets_a_usual_size():
 def test_calls_that_leave_lanes_idle_have_layouts_of_their_own():
     assert shapes_of("demo_fr3e").smaller == (LaneLayout(8, 16),)
     shapes = shapes_of("demo")
-    assert shapes.smaller == (LaneLayout(16, 12),), "256 base rollouts nearly fill the 272 lanes; returns do not"
-    assert shapes.layout(16, 12) == shapes.layout(3, 4) == (16, 12)
+    assert shapes.smaller == (LaneLayout(16, 6),), "256 base rollouts nearly fill the 272 lanes; returns do not"
+    assert shapes.layout(16, 6) == shapes.layout(3, 4) == (16, 6)
     assert shapes.layout(16, 16) == shapes.layout(17, 1) == (16, 17)
