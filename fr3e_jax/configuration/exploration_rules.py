@@ -20,13 +20,6 @@ def _longer_response(explore: ExploreConfig, cap: int) -> tuple[int, int] | None
     return (least, least) if explore.enabled and least > cap else None
 
 
-def _nearest_mean_allocation(explore: ExploreConfig) -> int | None:
-    least, most = explore.allocation_least, explore.allocation_most
-    if not explore.enabled or explore.allocation == "uniform" or least <= explore.rollouts_per_state <= most:
-        return None
-    return min(max(explore.rollouts_per_state, least), most)
-
-
 def _other_branches(config: Config) -> tuple[str, str] | None:
     """The setting by which rollouts branch from others, twice."""
     if config.explore.enabled:
@@ -77,18 +70,6 @@ TRAINING_RULES: Rules = {
         lambda c: c.explore.enabled and c.explore.initial_state != "fresh" and c.advantage.initial_modulation != "one",
         "{advantage.initial_modulation} weights the group of S_0, which {explore.initial_state} does not train; set "
         "explore.initial_state=fresh, or advantage.initial_modulation=one",
-    ),
-    "allocation_bounds_are_in_order": (
-        lambda c: c.explore.allocation != "uniform" and c.explore.allocation_least > c.explore.allocation_most,
-        "{explore.allocation_least} is more than {explore.allocation_most}; "
-        "nearest: explore.allocation_least={=explore.allocation_most}",
-    ),
-    "allocation_has_room": (
-        lambda c: _nearest_mean_allocation(c.explore),
-        "{explore.allocation} divides {=explore.rollouts_per_state} rollouts a state on average "
-        "(explore.rollouts_per_state) into {=explore.allocation_least} to {=explore.allocation_most} "
-        "(explore.allocation_least, explore.allocation_most), which is impossible; "
-        "nearest: explore.rollouts_per_state={}",
     ),
     "something_trains": (
         lambda c: c.explore.enabled and not (c.explore.train_states or c.explore.train_base or c.explore.block_credit),

@@ -168,12 +168,6 @@ class ExploreConfig:
     base_choice: Literal["random", "best"] = option(
         "random", "choice of correct and wrong bases: at random, or first those of the highest mean log-prob of a token"
     )
-    allocation: Literal["uniform", "success_rate"] = option(
-        "uniform",
-        "rollouts of a state: the same for all, or more where the base success rate is low, with the same total",
-    )
-    allocation_least: int = option(2, "least rollouts of a state (explore.allocation=success_rate)", ge=2)
-    allocation_most: int = option(32, "most rollouts of a state (explore.allocation=success_rate)", ge=2)
     anchor_selection: Literal["entropy", "logprob", "random", "uniform", "gradient", "delimiter"] = option(
         "entropy",
         "anchors: tokens of highest entropy, of lowest log-prob, at random, evenly spaced, of largest update, or "

@@ -113,7 +113,6 @@ def are_right(outcomes: Sequence[Outcome]) -> np.ndarray:
     return np.array([outcome == "right" for outcome in outcomes], bool)
 
 
-def by_state(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
-    """Cut the ``values`` of all states' rollouts, one state after the other, into ``counts`` values per state."""
-    ends = np.cumsum(counts)
-    return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]
+def by_state(values: Sequence[Any], count: int) -> list[Any]:
+    """Cut the ``values`` of all states' rollouts, one state after the other, into ``count`` values per state."""
+    return [values[start : start + count] for start in range(0, len(values), count)]

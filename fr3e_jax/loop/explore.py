@@ -6,8 +6,6 @@ Each stage makes the next carrier (`fr3e_jax.loop.expansion`): `place_anchors` A
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fr3e_jax.configuration.options import configured_call
@@ -17,7 +15,6 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at, by_state
 from fr3e_jax.loop.first_return import routes_of_trunk
 from fr3e_jax.objectives.advantages import graded_values, ranged_rewards
-from fr3e_jax.objectives.allocation import divide_rollouts
 from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.policy.network import Params
@@ -90,36 +87,19 @@ def _step_borders(explore: ExploreConfig, codec: TextCodec, token_ids: np.ndarra
     return last if explore.include_anchor_token else np.append(False, last[:-1])
 
 
-def allocate(explore: ExploreConfig, anchored: Sequence[Anchored]) -> list[list[int]]:
-    """Rollout counts for each state of each base: M, or with ``allocation=success_rate`` a share of the same total.
-
-    The share grows with the prompt's failure rate among its base rollouts (`divide_rollouts`).
-    """
-    needs = [1.0 - base.group.success_rate for base in anchored for _ in base.states]
-    total = explore.rollouts_per_state * len(needs)
-    counts = np.full(len(needs), explore.rollouts_per_state)
-    if explore.allocation == "success_rate":
-        counts = divide_rollouts(needs, total, least=explore.allocation_least, most=explore.allocation_most)
-    return by_state(counts.tolist(), [len(base.states) for base in anchored])
-
-
 def roll_out_states(
     session: Session, params: Params, step: int, anchored: list[Anchored], rollouts: int | None = None
 ) -> list[Explored]:
     """Sample rollouts from each state of the cached bases (FR3E, eq. 11); grade base prefix + continuation.
 
-    ``rollouts``: of each state; None: as ``explore.allocation`` says.
+    ``rollouts``: of each state; None: ``explore.rollouts_per_state``.
     """
-    if rollouts is None:
-        counts = allocate(session.config.explore, anchored)
-    else:
-        counts = [[rollouts] * len(base.states) for base in anchored]
-    requests = [_request(session, step, *each) for each in zip(anchored, counts, strict=True)]
-    forks = [np.repeat(base.forks, state_counts) for base, state_counts in zip(anchored, counts, strict=True)]
+    count = rollouts or session.config.explore.rollouts_per_state
+    requests = [_request(session, step, base, count) for base in anchored]
 
     def case(index: int, branch: int) -> tuple[Problem, np.ndarray]:
         base = anchored[index]
-        return base.group.problem, base.rollout.token_ids[: forks[index][branch]]
+        return base.group.problem, base.rollout.token_ids[: base.forks[branch // count]]
 
     grading = Grading(session.grader, case)
     results, _ = session.sampler.sample(params, requests, ended=grading.ended)
@@ -127,15 +107,15 @@ def roll_out_states(
     return [
         Explored(
             **vars(base),
-            rollouts=by_state(rollouts, state_counts),
-            rewards=by_state(rewards_of(verdicts), state_counts),
-            outcomes=by_state([verdict.outcome for verdict in verdicts], state_counts),
+            rollouts=by_state(rollouts, count),
+            rewards=by_state(rewards_of(verdicts), count),
+            outcomes=by_state([verdict.outcome for verdict in verdicts], count),
         )
-        for base, state_counts, rollouts, verdicts in zip(anchored, counts, results, graded, strict=True)
+        for base, rollouts, verdicts in zip(anchored, results, graded, strict=True)
     ]
 
 
-def _request(session: Session, step: int, anchored: Anchored, counts: list[int]) -> TrunkRequest:
+def _request(session: Session, step: int, anchored: Anchored, count: int) -> TrunkRequest:
     group, r, sampling = anchored.group, session.config.rollout, session.sampling()
     branches = [
         Branch(
@@ -145,7 +125,7 @@ def _request(session: Session, step: int, anchored: Anchored, counts: list[int])
             sampling=sampling,
             prefix=anchored.rollout.head(fork),
         )
-        for state, fork, count in zip(anchored.states, anchored.forks, counts, strict=True)
+        for state, fork in zip(anchored.states, anchored.forks, strict=True)
         for m in range(count)
     ]
     return TrunkRequest(group.trunks[anchored.base], branches, group.problem)
@@ -196,12 +176,11 @@ def assign_advantages(explore: ExploreConfig, a: AdvantageConfig, explored: list
 
 def _padded_rewards(explore: ExploreConfig, explored: list[Explored]) -> tuple[np.ndarray, np.ndarray]:
     """Rewards and their mask ``[bases, J, M]``; J and M are the same in all rounds of a run."""
-    most = explore.allocation_most if explore.allocation == "success_rate" else explore.rollouts_per_state
-    rewards = np.zeros((len(explored), explore.num_anchors + 1, most), np.float32)
+    rewards = np.zeros((len(explored), explore.num_anchors + 1, explore.rollouts_per_state), np.float32)
     mask = np.zeros(rewards.shape, bool)
     for row, base in enumerate(explored):
         for state, earned in zip(base.states, base.rewards, strict=True):
-            rewards[row, state, : len(earned)], mask[row, state, : len(earned)] = earned, True
+            rewards[row, state], mask[row, state] = earned, True
     return rewards, mask
 
 

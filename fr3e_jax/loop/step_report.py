@@ -65,8 +65,6 @@ def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
             np.mean([a / len(e.rollout.token_ids) for e in credited for a in e.anchors] or [0.0])
         ),
         "value/S_0": float(np.mean([e.initial_value for e in credited])),
-        "explore/least_rollouts": min(len(row) for e in credited for row in e.rewards),
-        "explore/most_rollouts": max(len(row) for e in credited for row in e.rewards),
     }
     alphas = np.concatenate([e.alphas for e in credited])
     metrics |= {"alpha/mean": alphas.mean(), "alpha/min": alphas.min(), "alpha/max": alphas.max()}

@@ -49,8 +49,7 @@ def explore_call(config: Config) -> CallSize:
     """Rollouts from the states of all expanded bases of a round."""
     explore, (prompts, rollouts, _) = config.explore, base_call(config)
     states = explore.num_anchors + (explore.initial_state == "fresh")
-    most = explore.allocation_most if explore.allocation == "success_rate" else explore.rollouts_per_state
-    branches = states * most
+    branches = states * explore.rollouts_per_state
     trunks = prompts * min(explore.max_correct + explore.max_wrong, rollouts)
     return CallSize(trunks, branches, filled_lanes(branches, alike=states == 1))
 

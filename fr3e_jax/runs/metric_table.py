@@ -39,8 +39,6 @@ EXPLORATION = MetricGroup("Exploration", "train", "`explore.enabled`, and a prom
     M("explore/reward", "reward", "mean over explored rollouts", "higher"),
     M("explore/length", "tokens", "mean number of new tokens of an explored rollout"),
     M("explore/anchor_position", SHARE, "mean position of an anchor in its base response"),
-    M("explore/least_rollouts", "rollouts", "fewest rollouts of a state"),
-    M("explore/most_rollouts", "rollouts", "most rollouts of a state"),
     M("value/S_{j}", "reward", "mean value of state S_j; S_0 is the prompt (FR3E, eq. 13)"),
     M("alpha/mean", "factor", "modulation of advantages by the change of the value (FR3E, eq. 14): mean over states"),
     M("alpha/min", "factor", "smallest modulation of a state"),

@@ -106,14 +106,6 @@ CASES = {
         "rft.responses=100",
         "set rft.responses to the number wanted",
     ),
-    "allocation_has_room": (
-        "explore.allocation=success_rate explore.allocation_most=6",
-        "explore.rollouts_per_state=6",
-    ),
-    "allocation_bounds_are_in_order": (
-        "explore.allocation_least=9 explore.allocation_most=8 explore.allocation=success_rate",
-        "explore.allocation_least=8",
-    ),
     "something_trains": ("explore.train_states=false", "explore.block_credit=true"),
     "bases_train_once": ("explore.block_credit=true explore.train_base=true", "explore.train_base=false"),
     "anchors_to_return_to_are_placed": (
@@ -278,7 +270,6 @@ def test_the_message_names_the_origin_of_each_setting(tmp_path):
         ["explore.max_success_rate=0.01", "rollout.reject_degenerate=false"],
         ["explore.enabled=false", "advantage.modulation=exp", "advantage.initial_modulation=authors"],
         ["explore.min_spacing=21"],
-        ["explore.allocation_least=40"],
         ["explore.train_states=false", "explore.train_base=true"],
         ["explore.enabled=false", "explore.block_credit=true", "explore.train_base=true"],
         ["kl.estimator=k2", "kl.coefficient=0.01"],

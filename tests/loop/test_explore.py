@@ -11,9 +11,8 @@ import pytest
 from encoded_prompts import prepare
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at
+from fr3e_jax.loop.expansion import Credited, Explored, PromptGroup, anchored_at
 from fr3e_jax.loop.explore import (
-    allocate,
     anchor_rules,
     assign_advantages,
     explored_trunks,
@@ -450,63 +449,6 @@ def test_rewards_of_plus_and_minus_one_double_differences_and_stay_out_of_the_re
         doubled = 2 * narrow.advantages[j] * narrow.alphas[j]
         np.testing.assert_allclose(wide.advantages[j], doubled, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(wide.block_credit, 2 * np.array(narrow.block_credit), atol=1e-6)
-
-
-# -- allocation of rollouts -------------------------------------------------------------------------------------------
-
-
-def with_success_rate(session, rate, position, states=2) -> Anchored:
-    rewards = np.arange(8) < rate * 8
-    group = scripted_group(session, [{"entropies": [0] * 9}] * 8, rewards, position)
-    return anchored_at(group, 0, [2, 4][:states], anchor_rules(session.config.explore), fresh=False)
-
-
-def test_a_low_success_rate_gets_more_of_the_same_total(session, tiny_run):
-    twin = tiny_run.changed(session, explore__allocation="success_rate", explore__allocation_most=6)
-    expansions = [with_success_rate(twin, rate, n) for n, rate in enumerate((1 / 8, 1 / 2, 7 / 8))]
-    counts = allocate(twin.config.explore, expansions)
-    assert sum(map(sum, counts)) == 6 * M and counts == [[4, 4], [3, 3], [2, 2]]
-    shorter = [with_success_rate(twin, 1 / 8, 0, states=1), with_success_rate(twin, 7 / 8, 1)]
-    assert allocate(twin.config.explore, shorter) == [[5], [2, 2]]
-
-
-def test_equal_success_rates_and_uniform_allocation_give_each_state_the_same(session, tiny_run):
-    for twin in (session, tiny_run.changed(session, explore__allocation="success_rate")):
-        expansions = [with_success_rate(twin, 1 / 4, n) for n in range(3)]
-        assert allocate(twin.config.explore, expansions) == [[M, M]] * 3
-        assert allocate(twin.config.explore, []) == []
-
-
-@pytest.fixture(scope="module")
-def allocated_stage(session, params, tiny_run):
-    return explored(session, params, tiny_run, explore__allocation="success_rate", explore__allocation_most=7)
-
-
-def test_allocated_and_uniform_exploration_share_the_first_rollouts_of_each_state(stage, allocated_stage):
-    """State and branch name a rollout's noise, so that the number of rollouts does not change the first ones."""
-    sizes, shared = set(), 0
-    for e, uniform in zip(allocated_stage.expansions, stage.expansions, strict=True):
-        for ours, theirs, rewards, outcomes in zip(e.rollouts, uniform.rollouts, e.rewards, e.outcomes, strict=True):
-            assert len(ours) == len(rewards) == len(outcomes) >= 2
-            sizes.add(len(ours))
-            for one, other in zip(ours, theirs, strict=False):
-                np.testing.assert_array_equal(one.token_ids, other.token_ids)
-                shared += 1
-    assert len(sizes) > 1 and shared > 20
-    rolled_out = sum(len(state) for e in allocated_stage.expansions for state in e.rollouts)
-    assert rolled_out == M * sum(len(e.states) for e in stage.expansions)
-    assert {len(state) for e in stage.expansions for state in e.rollouts} == {M}
-
-
-def test_ragged_states_have_the_advantages_of_their_own_rollouts(allocated_stage):
-    config = allocated_stage.session.config
-    expansions = assign_advantages(config.explore, config.advantage, allocated_stage.expansions)
-    for e in expansions:
-        for advantages, rewards, alpha, value in zip(e.advantages, e.rewards, e.alphas, e.values, strict=True):
-            assert value == pytest.approx(np.mean(rewards), abs=1e-6)
-            np.testing.assert_allclose(advantages, alpha * (rewards - np.mean(rewards)), rtol=1e-5, atol=1e-6)
-    branches = sum(len(trunk.branches) for trunk in explored_trunks(config.explore, STEP, expansions))
-    assert branches == sum(np.dot(list(map(len, e.rollouts)), e.trained) for e in expansions) > 0
 
 
 def test_a_verifier_that_raises_costs_only_its_own_reward(session, params, tiny_run):

@@ -64,7 +64,6 @@ METHOD: dict[str, Callable[[Metrics], bool]] = {
     "entropy_advantage": lambda m: all(0 < s["shaping/entropy_advantage/ratio"] <= 0.5 for s in m),
     "forking_tokens": lambda m: all(0.2 <= s["shaping/forking_tokens/kept"] < 0.21 for s in m),
     "grpo": lambda m: m[-1]["kl/mean"] > m[0]["kl/mean"] >= 0,
-    "fr3e_adaptive": lambda m: any(s.get("explore/most_rollouts", 0) > s.get("explore/least_rollouts", 0) for s in m),
     "gspo": lambda m: m[-1]["clip/low"] + m[-1]["clip/high"] > 0.02,
     "kl_cov": lambda m: all(0 < s["shaping/kl_cov/masked"] <= 0.02 for s in m),
     "negative_samples": lambda m: all(s["shaping/sample_reinforcement/positive_share"] == 0 for s in m),

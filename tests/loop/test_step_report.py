@@ -86,8 +86,6 @@ def test_means_and_counts_of_base_and_explored_rollouts(groups, expansions):
         "base_groups/mixed": 1,
         "explore/reward": 3 / 6,
         "explore/length": 12 / 6,
-        "explore/least_rollouts": 2,
-        "explore/most_rollouts": 2,
         "explore/anchor_position": (1 / 4 + 3 / 4 + 1 / 2) / 3,
         "value/S_0": 0.5,
         "value/S_1": 0.25,

@@ -61,7 +61,6 @@ def test_function_and_test_exist(method):
         "advantage.reward_range",
         "explore.anchor_selection",
         "explore.base_choice",
-        "explore.allocation",
         "explore.initial_state",
         "kl.estimator",
         "kl.place",
