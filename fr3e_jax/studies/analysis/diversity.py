@@ -10,33 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from fr3e_jax.rewards.extraction import extract
 from fr3e_jax.studies.analysis.figure import Figure, Series
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
 from fr3e_jax.studies.analysis.success import VOTES, SampleSets, pass_at_k_by_problem
+from fr3e_jax.studies.analysis.verdicts import answer_reader
 
 Answer = str | None
 _VOTES_AT_ONCE = 4_000_000  # votes summed in one piece
-
-
-def answer_reader(task: str) -> Callable[[str], Answer]:
-    r"""The function that finds the final answer in a response to this task (``data.task``).
-
-    ``order``: the text after the last ``>``. Datasets: the last ``\boxed``, else the text after ``####``,
-    else after ``Answer:``; None if there is none. Another task: the same, else the last line.
-    """
-
-    def after_sign(text: str) -> Answer:
-        return text.rpartition(">")[2].strip() or None
-
-    def by_form(text: str) -> Answer:
-        return extract(text, "boxed_or_hashes") or extract(text, "answer_line")
-
-    def last_line(text: str) -> Answer:
-        return by_form(text) or next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
-
-    readers = {"order": after_sign, "datasets": by_form}
-    return readers.get(task, last_line)
 
 
 def distinct_answers(answers: Sequence[Answer], ks: Sequence[int]) -> np.ndarray:
@@ -94,7 +74,7 @@ def _curves(
 ) -> tuple[list[Series], str]:
     sets = SampleSets.of(material)
     responses = sets.responses
-    read = answer_reader(str(material.run.settings.get("data.task", "")))
+    read = answer_reader(material.run.settings)
 
     def of_set(problems: Mapping[str, list[int]], ks: list[int]) -> np.ndarray:
         rows = []

@@ -7,8 +7,10 @@ from typing import Any
 
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.studies.analysis.stored_run import StoredRun, drawn_steps
+from fr3e_jax.studies.analysis.verdicts import answer_reader, gold_of
 from fr3e_jax.studies.reports.embedding import embed
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly, in_turns, priority
+from fr3e_jax.studies.reports.prompt_text import question_finder, shortened
 from fr3e_jax.studies.reports.rollout_trees import prompt_tree
 
 Problem = tuple[str, int]
@@ -30,10 +32,16 @@ def held_out_problems(
     sizes = run.stored_bytes("eval")
     steps = evenly(drawn_steps(sizes, limits.read_bytes // 4, limits.seed), limits.evaluations)
     results: dict[Problem, dict[int, list[tuple[int, bool]]]] = {}
-    names: dict[Problem, str] = {}
+    first: dict[Problem, dict[str, str]] = {}
+    question = question_finder(run.settings, run.codec)
     tokens: dict[Problem, int] = {}
     for key, record in _samples(run, steps):
-        names.setdefault(key, record.problem_id)
+        if key not in first:
+            first[key] = {
+                "problem": record.problem_id,
+                "question": shortened(question(record.prompt)),
+                "gold": shortened(gold_of(record)),
+            }
         tokens[key] = tokens.get(key, 0) + len(record.token_ids)
         results.setdefault(key, {}).setdefault(record.step, []).append((record.base, record.outcome == "right"))
     if not results:
@@ -55,7 +63,7 @@ def held_out_problems(
             {
                 "benchmark": key[0],
                 "index": key[1],
-                "problem": names[key],
+                **first[key],
                 "course": courses[key],
                 "greedy": [_greedy(results[key].get(step, [])) for step in steps],
                 "right": [_sampled_right(results[key].get(step, [])) for step in steps],
@@ -83,15 +91,17 @@ def _chunks(
         if key in records:
             records[key].append(record)
     chunks: dict[Problem, str] = {}
+    read = answer_reader(run.settings)
     left = limits.held_out_bytes
     for key, rows in records.items():
         rows.sort(key=lambda record: (record.step, record.base))
-        tree = prompt_tree(rows, limits.prompt_tokens // 2, {record.id for record in rows if record.base == 0})
+        greedy = {record.id for record in rows if record.base == 0}
+        tree = prompt_tree(rows, limits.prompt_tokens // 2, read, greedy)
         encoded = embed(tree)
         if len(encoded) <= left:
             left -= len(encoded)
             chunks[key] = encoded
-            used_ids.update(tree["token_ids"], tree["prompt_ids"])
+            used_ids.update(tree["token_ids"])
     return chunks
 
 

@@ -1,7 +1,8 @@
 """The tree of a prompt: its rollouts as columns, and what a list of prompts shows of it.
 
-A base rollout is a branch of the prompt. A state rollout leaves its parent after ``fork`` tokens. The columns keep the
-stored numbers; log-probs and entropies are rounded to ``DECIMALS`` and kept as whole numbers.
+A base rollout is a branch of the prompt. A state rollout leaves its parent after ``fork`` tokens. The parent may be a
+success of an earlier step that was kept. The columns keep the stored numbers; log-probs and entropies are rounded to
+``DECIMALS`` and kept as whole numbers.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Any
 import numpy as np
 
 from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.studies.analysis.verdicts import AnswerReader, answer_of, reason
+from fr3e_jax.studies.reports.prompt_text import turns_of
 
+ANSWER_CHARACTERS = 200
 DECIMALS = 4
 TROUBLE = ("timeout", "worker_died", "error")
 """Outcomes without a verdict."""
-STRATA = ("trouble", "explored", "mixed", "all_wrong", "all_right", "ungraded")
+STRATA = ("trouble", "explored", "returned", "mixed", "all_wrong", "all_right", "ungraded")
 """Kinds of prompts, the rarest first; a prompt belongs to the first that fits."""
 _COLUMNS = (
     "id kind base state branch parent fork reward outcome finished kept advantage value alpha anchors answers step"
@@ -25,12 +29,16 @@ _COLUMNS = (
 
 
 def prompt_tree(
-    records: Sequence[RolloutRecord], max_tokens: int, leaders: Container[str | None] | None = None
+    records: Sequence[RolloutRecord],
+    max_tokens: int,
+    read: AnswerReader,
+    leaders: Container[str | None] | None = None,
 ) -> dict[str, Any]:
     """The columns of a prompt's rollouts.
 
     Args:
       records: at least one, all of the same prompt.
+      read: finds the answer in a response.
       max_tokens: tokens to keep. Beyond them a rollout has its ``length`` and other numbers, but no tokens.
       leaders: ids whose tokens are kept first; None: of the rollouts that others branch from.
     """
@@ -38,9 +46,12 @@ def prompt_tree(
         leaders = {record.parent for record in records if record.parent}
     with_tokens = tokens_to_keep(records, max_tokens, leaders)
     shown = [record if keep else None for record, keep in zip(records, with_tokens, strict=True)]
+    extracted = [answer_of(record, read) for record in records]
     return {
-        "prompt_ids": list(records[0].prompt_ids),
+        "prompt": turns_of(records[0].prompt),
         **{name: [getattr(record, name) for record in records] for name in _COLUMNS.split()},
+        "extracted": [answer and answer[:ANSWER_CHARACTERS] for answer in extracted],
+        "reason": [reason(record, answer) for record, answer in zip(records, extracted, strict=True)],
         "length": [len(record.token_ids) for record in records],
         "tokens": [len(record.token_ids) if record else 0 for record in shown],
         "token_ids": [token for record in shown if record for token in record.token_ids],
@@ -84,58 +95,70 @@ def tokens_to_keep(
 
 
 def stratum(records: Sequence[RolloutRecord]) -> str:
-    """The kind of a prompt, one of ``STRATA``."""
-    bases = [record for record in records if record.kind == "base"] or records
+    """The kind of a prompt, one of ``STRATA``; "returned": only continuations of a kept success."""
+    bases = [record for record in records if record.kind == "base"]
     right = [record.outcome == "right" for record in bases]
     if any(record.outcome in TROUBLE for record in records):
         return "trouble"
     if any(record.kind == "state" for record in records):
-        return "explored"
+        return "explored" if bases else "returned"
     if all(record.outcome is None for record in bases):
         return "ungraded"
     return "all_right" if all(right) else "mixed" if any(right) else "all_wrong"
 
 
-def state_values(records: Sequence[RolloutRecord]) -> dict[str | None, list[tuple[int, float]]]:
-    """(j, V(S_j)) of each parent's states in their order, S_0 first; V(S_0) is the value of the parent itself."""
+def state_values(records: Sequence[RolloutRecord]) -> dict[str | None, list[float]]:
+    """V of each parent's states by their forks, V(S_0) of the parent itself first; the mean of those with equal forks.
+
+    A parent of another step has no V(S_0): its value was that of an earlier policy.
+    """
     by_id = {record.id: record for record in records}
-    values: dict[str | None, dict[int, float]] = {}
+    values: dict[str | None, dict[int, dict[int | None, float]]] = {}
     for record in records:
-        if record.kind == "state" and record.value is not None and record.state is not None:
-            states = values.setdefault(record.parent, {})
+        if record.kind == "state" and record.value is not None:
+            forks = values.setdefault(record.parent, {})
             base = by_id.get(record.parent or "")
             if base is not None and base.value is not None:
-                states.setdefault(0, base.value)
-            states[record.state] = record.value
-    return {parent: sorted(states.items()) for parent, states in values.items()}
+                forks.setdefault(0, {})[0] = base.value
+            forks.setdefault(record.fork, {})[record.state] = record.value
+    return {
+        parent: [sum(states.values()) / len(states) for _, states in sorted(forks.items())]
+        for parent, forks in values.items()
+    }
 
 
 def prompt_summary(records: Sequence[RolloutRecord]) -> dict[str, Any]:
     """The fields that a list of prompts shows, and by which it is filtered and ordered.
 
-    ``delta`` is the largest change |V(S_j) − V(S_j−1)| between neighbouring states, and ``flips`` is the number of
-    neighbours with values on different sides of 1/2: points at which the probable outcome turned.
+    ``answers`` counts the base rollouts; of a prompt without them, the continuations of its kept success. ``right`` and
+    ``verdicts`` count those of them that are right, and that a verifier has judged. ``delta`` is the largest change
+    |V(S_j) − V(S_j−1)| between neighbouring states, and ``flips`` is the number of neighbours with values on different
+    sides of 1/2: points at which the probable outcome turned.
     """
     first = records[0]
-    bases = [record for record in records if record.kind == "base"]
+    answers = [record for record in records if record.kind == "base"] or records
     deltas, flips = [0.0], 0
-    for states in state_values(records).values():
-        values = [value for _, value in states]
+    for values in state_values(records).values():
         deltas += [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
         flips += sum((a - 0.5) * (b - 0.5) < 0 for a, b in zip(values, values[1:], strict=False))
+    lengths = [record.fork + len(record.token_ids) for record in records]
     return {
         "step": first.step,
         "position": first.prompt_position,
         "problem": first.problem_id,
         "stratum": stratum(records),
         "rollouts": len(records),
-        "bases": len(bases),
-        "right": sum(record.outcome == "right" for record in bases),
-        "states": len({(r.parent, r.state) for r in records if r.kind == "state"}),
-        "mixed": len({record.outcome == "right" for record in bases}) == 2,
+        "answers": len(answers),
+        "right": sum(record.outcome == "right" for record in answers),
+        "verdicts": sum(record.outcome not in (None, *TROUBLE) for record in answers),
+        "outcomes": sorted({record.outcome for record in records if record.outcome}),
+        "rewards": [min(rewards), max(rewards)]
+        if (rewards := [r.reward for r in records if r.reward == r.reward])
+        else None,
+        "states": len({(record.parent, record.state) for record in records if record.kind == "state"}),
         "delta": round(max(deltas), 6),
         "flips": flips,
         "trouble": sum(record.outcome in TROUBLE for record in records),
         "cut": sum(not record.finished for record in records),
-        "longest": max(record.fork + len(record.token_ids) for record in records),
+        "lengths": [min(lengths), max(lengths)],
     }

@@ -21,6 +21,7 @@ from fr3e_jax.studies.reports.run_data import collect
 NAME = "report.html"
 _VIEWS = (
     "curves",
+    "lists",
     "prompts",
     "tree_layout",
     "tree",
@@ -52,6 +53,7 @@ def run_page(
     content = collect(run, _all_findings(run) if figures is None else figures, limits)
     data = {"main": embed(content.main)}
     data |= {f"prompt-{n}": chunk for n, chunk in enumerate(content.prompt_chunks)}
+    data |= {f"trunk-{n}": chunk for n, chunk in enumerate(content.trunk_chunks)}
     data |= {f"held-out-{n}": chunk for n, chunk in enumerate(content.held_out_chunks)}
     scripts = [*SCRIPTS[:-1], LIVE_SCRIPT, SCRIPTS[-1]] if live else SCRIPTS
     return assemble(f"{run.name}: report", scripts=scripts, data=data, same_origin=live)

@@ -7,24 +7,9 @@ import pytest
 from analysed_runs import made_up_run, rollout
 
 from fr3e_jax.studies.analysis.catalogue import findings
-from fr3e_jax.studies.analysis.diversity import answer_reader, distinct_answers, majority_curve, majority_verdict
+from fr3e_jax.studies.analysis.diversity import distinct_answers, majority_curve, majority_verdict
 
 ANSWERS = ["7", "7", "3", None, "4", "3"]
-
-
-@pytest.mark.parametrize(
-    ("task", "text", "answer"),
-    [
-        ("order", "3+8-5>1-5>6", "6"),
-        ("order", "3+8-5>", None),
-        ("datasets", r"so \boxed{\frac12} it is", r"\frac12"),
-        ("datasets", "it is 5", None),
-        ("datasets", "2+2=4\n#### 4", "4"),
-        ("mine.py:Task", "first\nlast \n", "last"),
-    ],
-)
-def test_final_answer_is_read_where_the_task_asks_for_it(task, text, answer):
-    assert answer_reader(task)(text) == answer
 
 
 def test_distinct_answers_are_those_of_all_subsets():

@@ -114,9 +114,10 @@ def test_clicks_lead_from_a_curve_to_a_token_with_the_stored_numbers(browser, ma
         over = page.locator(".chart", has=page.get_by_role("heading", name="Reward")).locator(".u-over")
         box = over.bounding_box()
         over.click(position={"x": box["width"] / 2, "y": box["height"] / 2})  # the second of three steps
-        assert page.get_by_label("step", exact=True).input_value() == "2"
-        assert page.locator(".list li").count() == 11
+        assert page.locator("#view-prompts").get_by_label("search").input_value() == "step=2"
+        assert page.locator("#view-prompts .list li").count() == 13
         page.locator(".list li button", has_text="2+20=").click()
+        assert page.get_by_label("question", exact=True).inner_text() == "2+20="
         for identity, index in (("2/20/0", 3), ("2/20/0/1/1", 0), ("2/20/0/2/0", 4), ("2/20/3", 2)):
             record = stored[identity]
             lane = page.locator(f'.tree .lane[aria-label^="{_name(record)}:"]')
@@ -154,22 +155,94 @@ def test_two_branches_lie_side_by_side_with_their_first_difference(browser, made
         assert [marked.nth(i).get_attribute("data-at") for i in range(2)] == [str(7 + first)] * 2
         whole = [*stored["1/10/0"].token_ids[:7], *one.token_ids]
         text = StoredRun.open(file.parent).codec.decode(whole, special_tokens=True)
-        shown_text = re.sub("⟨[0-9A-F]{2}⟩", "", panels.first.locator(".text").first.inner_text())
-        assert shown_text.strip() == text
+        assert page.get_by_label("text of S₂, branch 0").inner_text().strip() == text
         assert page.url.endswith("rollout=1/10/0/2/0&beside=1/10/0/2/1")
         page.reload()
         page.wait_for_selector("html[data-ready=yes]")
         assert page.locator(".reading.two .panel").count() == 2
 
 
+def test_a_kept_success_is_the_trunk_of_its_continuations_of_every_visit(browser, made_up):
+    file, stored = made_up
+    with Shown(browser, file, address="#prompt=3/13") as shown:
+        page = shown.page
+        lanes = page.locator(".tree .lane")
+        labels = [lanes.nth(n).get_attribute("aria-label").partition(":")[0] for n in range(lanes.count())]
+        assert labels == [
+            "trunk, base rollout 0 of step 1",
+            *(f"S{state}, branch {branch}" for state in "₂₁" for branch in (0, 1)),
+        ]
+        heads = page.locator(".tree .label").all_text_contents()
+        assert [head.partition("V")[0].strip() for head in heads] == ["S₂, from token 5", "S₁, from token 2"]
+        lanes.nth(4).click()
+        assert page.get_by_label("text of S₁, branch 1").inner_text().startswith("answer 0 no")
+        lanes.nth(1).click(modifiers=["Shift"])  # of the other depth: the texts part after the whole of "answer 0"
+        assert page.get_by_text("first difference at token 8").count() == 2
+        visits = page.get_by_label("visit", exact=True)
+        assert visits.locator("option").all_inner_texts() == [
+            f"step {step}: from token {8 - 2 * step}, {8 - step}: 3 of 4 right" for step in (2, 3)
+        ]
+        visits.select_option("2")
+        page.wait_for_url(re.compile("prompt=2/13"))
+        page.get_by_role("button", name="show its prompt").click()
+        page.wait_for_url(re.compile("prompt=1/13&rollout=1/13/0"))
+        assert page.get_by_label("visit", exact=True).is_visible()
+
+
+def test_the_list_tells_what_a_prompt_has(browser, made_up):
+    """Entries of a kept success have their own counts; without a verdict nothing is wrong, nor hard."""
+    with Shown(browser, made_up[0], address="#view=prompts&search=step%3D2") as shown:
+        page = shown.page.locator("#view-prompts")
+        entries = page.locator(".list li")
+        returned = entries.filter(has_text="question 13")
+        assert "3/4" in returned.inner_text() and "of a kept success" in returned.inner_text()
+        timed_out = entries.filter(has_text="question 22")
+        assert "0/2" not in timed_out.inner_text() and timed_out.locator(".share").get_attribute("title").startswith(
+            "no verdict"
+        )
+        widths = timed_out.locator(".share i").evaluate_all("bars => bars.map((bar) => bar.style.width)")
+        assert widths == ["0%", "0%"]
+        page.get_by_label("order").select_option("hardest")
+        assert "question 22" in entries.last.inner_text() and "question 13" not in entries.first.inner_text()
+        page.get_by_label("filter").select_option("all_wrong")
+        assert "question 22" not in page.locator(".list").inner_text() and "question 24" in entries.first.inner_text()
+        page.get_by_label("filter").select_option("returned")
+        assert entries.count() == 2
+
+
+def test_the_gold_answer_the_answer_and_the_reason_stand_beside_each_response(browser, made_up):
+    with Shown(browser, made_up[0], address="#prompt=1/14") as shown:
+        page = shown.page
+        facts = {name: shown.fact("verdict", name) for name in ("answer", "gold answer", "reason")}
+        assert facts == {
+            "answer": "none",
+            "gold answer": "10",
+            "reason": "the length cap ended it before an answer",
+        }
+        page.evaluate("location.hash = 'prompt=1/10&rollout=1/10/0'")
+        page.wait_for_url(re.compile("prompt=1/10"))
+        page.get_by_label("text of base rollout 0").wait_for()
+        assert shown.fact("verdict", "answer") == "7 plus 5 is 13"  # of the task Order, the text after the last ">"
+        assert shown.fact("verdict", "reason") == "not the gold answer"
+        page.get_by_role("tab", name="Held-out problems").click()
+        samples = page.locator(".answer").first.get_by_role("button")
+        assert [samples.nth(n).get_attribute("aria-label").partition(":")[0] for n in range(3)] == [
+            "greedy answer",
+            "sample 1",
+            "sample 2",
+        ]
+        assert page.locator(".answer").first.get_by_label("verdict").inner_text().endswith("the verifier rejects it")
+
+
 def test_keys_and_filters_move_through_prompts_branches_and_tokens(browser, made_up):
     with Shown(browser, made_up[0], address="#prompt=1/10&rollout=1/10/0") as shown:
         page = shown.page
-        page.get_by_label("filter").select_option("trouble")
-        assert page.locator(".list li").count() == STEPS
-        page.get_by_label("filter").select_option("flips")
-        assert page.locator(".list li").count() == STEPS
-        page.get_by_label("order").select_option("delta")
+        view, entries = page.locator("#view-prompts"), page.locator("#view-prompts .list li")
+        view.get_by_label("filter").select_option("trouble")
+        assert entries.count() == STEPS
+        view.get_by_label("filter").select_option("flips")
+        assert entries.count() == STEPS
+        view.get_by_label("order").select_option("delta")
         page.keyboard.press("Escape")
         page.keyboard.press("j")
         page.wait_for_url(re.compile("prompt=2/20"))
@@ -183,9 +256,9 @@ def test_keys_and_filters_move_through_prompts_branches_and_tokens(browser, made
         page.keyboard.press("Escape")
         page.keyboard.press("/")
         page.keyboard.type("question 21")
-        assert page.locator(".list li").count() == 0  # the filter still holds
-        page.get_by_label("filter").select_option("all")
-        assert page.locator(".list li").count() == 1
+        assert entries.count() == 0  # the filter still holds
+        view.get_by_label("filter").select_option("all")
+        assert entries.count() == 1
 
 
 def test_tokens_can_be_hovered_and_lanes_focused(browser, made_up):
@@ -256,9 +329,9 @@ def test_held_out_problems_show_their_answers_at_each_evaluation(browser, made_u
         assert [answers.nth(i).get_attribute("data-step") for i in range(2)] == ["0", str(STEPS)]
         assert "0 of 2 samples right" in answers.nth(0).inner_text()
         assert "1 of 2 samples right" in answers.nth(1).inner_text()
-        assert page.locator("#view-held-out tbody tr").count() == 2
-        answers.nth(1).get_by_label("sample 2: wrong").click()
-        assert "sample 2:" in answers.nth(1).inner_text()
+        assert page.locator("#view-held-out .list li").count() == 2
+        answers.nth(1).get_by_label(re.compile("^sample 2: wrong")).click()
+        assert answers.nth(1).get_by_label("text of sample 2").is_visible()
 
 
 def test_a_figure_tells_the_numbers_under_the_pointer(browser, made_up):

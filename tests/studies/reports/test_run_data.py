@@ -65,7 +65,7 @@ def test_the_metrics_that_a_chart_names_exist():
 
 def test_every_rollout_of_a_small_run_is_there_with_its_stored_numbers(made_up, content):
     stored, seen = made_up[1], set()
-    for chunk in [*content.prompt_chunks, *content.held_out_chunks]:
+    for chunk in [*content.prompt_chunks, *content.trunk_chunks, *content.held_out_chunks]:
         tree = unpacked(chunk)
         start = 0
         for n, identity in enumerate(tree["id"]):
@@ -114,8 +114,9 @@ def test_summary_of_a_prompt_counts_changes_and_flips_of_values(made_up):
     summary = prompt_summary(records)
     # V(S_0) = 0.25, V(S_1) = 2/3, V(S_2) = 0: both steps cross one half.
     assert summary["delta"] == pytest.approx(2 / 3, abs=1e-6) and summary["flips"] == 2
-    assert (summary["rollouts"], summary["bases"], summary["right"], summary["states"]) == (10, 4, 1, 2)
-    assert summary["longest"] == max(r.fork + len(r.token_ids) for r in records) and summary["mixed"]
+    assert [summary[name] for name in ("rollouts", "answers", "right", "verdicts", "states")] == [10, 4, 1, 4, 2]
+    assert summary["lengths"] == [4, max(r.fork + len(r.token_ids) for r in records)]
+    assert summary["outcomes"] == ["right", "wrong"] and summary["rewards"] == [0.0, 1.0]
     # 0.25, 0.375, 0: no value is on the other side of one half.
     lower = [dataclasses.replace(record, value=0.375) if record.state == 1 else record for record in records]
     assert (prompt_summary(lower)["delta"], prompt_summary(lower)["flips"]) == (0.375, 0)
@@ -128,16 +129,30 @@ def test_strata_name_the_rarest_kind_that_fits(made_up):
             by_prompt[record.prompt_position].append(record)
     kinds = [stratum(by_prompt[position]) for position in sorted(by_prompt) if position >= 10]
     assert kinds == ["explored", "mixed", "trouble", "all_right", "all_wrong"]
+    returned = [record for record in made_up[1].values() if record.parent == "1/11/0"]
+    assert stratum(returned) == "returned" and stratum([*by_prompt[11], *returned]) == "explored"
 
 
 def test_tokens_beyond_the_limit_are_left_out_and_parents_keep_theirs(made_up):
     records = [record for record in made_up[1].values() if record.step == 1 and record.prompt_position == 10]
     limit = len(records[0].token_ids) + len(records[1].token_ids)
-    tree = prompt_tree(records, limit)
+    tree = prompt_tree(records, limit, str)
     kept = [record.id for record, tokens in zip(records, tree["tokens"], strict=True) if tokens]
     assert kept[0] == "1/10/0" and len(kept) == 2 and len(tree["token_ids"]) <= limit
     assert tree["length"] == [len(record.token_ids) for record in records] and tree["reward"][-1] == records[-1].reward
     assert tokens_to_keep(records, 10**6) == [True] * 10 and sum(tokens_to_keep(records, 1)) == 1
+
+
+def test_visits_to_a_kept_success_are_one_entry_a_step_with_its_trunk(content):
+    addresses = [(prompt["step"], prompt["position"]) for prompt in content.main["prompts"]]
+    assert len(set(addresses)) == len(addresses) and addresses == sorted(addresses)
+    tree = unpacked(content.prompt_chunks[addresses.index((3, 13))])
+    assert tree["fork"] == [2, 2, 5, 5] and set(tree["parent"]) == {"1/13/0"}
+    trunk = unpacked(content.trunk_chunks[content.main["trunks"]["1/13/0"]])
+    assert (trunk["id"], trunk["step"], len(trunk["token_ids"])) == (["1/13/0"], [1], len("answer 0") + 1)
+    # (step, fork, right, all) of each state of every visit
+    assert content.main["visits"]["1/13/0"] == [(2, 4, 1, 2), (2, 6, 2, 2), (3, 2, 1, 2), (3, 5, 2, 2)]
+    assert content.main["visits"].keys() == content.main["trunks"].keys() == {"1/11/0", "1/13/0"}
 
 
 def test_prompts_of_each_stratum_are_drawn_by_turns_where_a_page_is_too_small(made_up, content):
@@ -146,10 +161,11 @@ def test_prompts_of_each_stratum_are_drawn_by_turns_where_a_page_is_too_small(ma
     small = collect(StoredRun.open(made_up[0]), limits=limits)
     assert sum(map(len, small.prompt_chunks)) <= limits.prompt_bytes
     account = small.main["sampling"]
-    assert account["prompts_shown"] == len(small.main["prompts"]) < len(content.main["prompts"]) == 5 * STEPS
+    assert account["prompts_shown"] == len(small.main["prompts"]) < len(content.main["prompts"]) == 7 * STEPS - 2
     assert account["prompts_read"] == dict.fromkeys(STRATA, 0) | {
         "trouble": 3,
         "explored": 3,
+        "returned": 4,
         "mixed": 3,
         "all_wrong": 3,
         "all_right": 3,

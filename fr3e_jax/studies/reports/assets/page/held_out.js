@@ -1,14 +1,14 @@
-// The same held-out problem at every evaluation: a table of problems, and the answers to one of them in time.
+// The held-out problems: their list, and the answers to one of them at every evaluation, side by side.
 
 const COURSES = [
-  ['', 'all problems'],
   ['learned', 'learned'],
   ['forgotten', 'forgotten'],
   ['changing', 'changing'],
   ['solved', 'solved from the start'],
   ['unsolved', 'never solved'],
 ];
-const held = {course: '', chosen: null, tree: null};
+const MOST_ICONS = 9;
+const held = {list: null, tree: null};
 
 function heldOutView() {
   const table = page.held_out;
@@ -17,117 +17,128 @@ function heldOutView() {
     view.drawn = () => {};
     return view;
   }
-  held.grid = element('div', {class: 'grid'});
-  held.place = element('div', {class: 'panel'}, element('p', {}, 'Choose a problem.'));
-  const count = (course) => table.problems.filter((problem) => !course || problem.course === course).length;
-  const told = table.problems.filter((problem) => problem.chunk !== null).length;
-  const some =
-    told < table.problems.length
-      ? ` The answers of ${told} of them are here; a problem of each course in its turn.`
-      : '';
-  const courses = COURSES.map(([name, label]) => [name, `${label} (${count(name)})`]);
-  const courseChoice = choice('course', courses, '', (course) => {
-    held.course = course;
-    heldTable();
+  const last = (problem) => problem.right.at(-1);
+  const share = (problem) => last(problem)[0] / (last(problem)[1] || 1);
+  const byIndex = (a, b) => a.benchmark.localeCompare(b.benchmark) || a.index - b.index;
+  held.list = makeList({
+    label: 'held-out problems',
+    items: table.problems,
+    filters: [
+      ['all', 'all problems', () => true],
+      ...COURSES.map(([name, label]) => [name, label, (problem) => problem.course === name]),
+    ],
+    orders: [
+      ['course', 'learned first', () => 0],
+      ['hardest', 'hardest at the end first', (a, b) => share(a) - share(b)],
+      ['easiest', 'easiest at the end first', (a, b) => share(b) - share(a)],
+      ['index', 'in their order', byIndex],
+    ],
+    placeholder: 'words of question or answers  ( / )',
+    ranges: () => ({}),
+    facts: ({question, problem, gold, benchmark}) => `${question} ${problem} ${gold} ${benchmark}`,
+    chunk: ({chunk}) => (chunk === null ? null : `held-out-${chunk}`),
+    entry: heldEntry,
+    open: (problem) => openProblem(problem),
   });
+  held.place = element('div', {class: 'panel'}, element('p', {}, 'Choose a problem.'));
+  const present = table.problems.filter((problem) => problem.chunk !== null).length;
+  const some = present < table.problems.length ? ` The answers to ${present} of them are here, of each course in its turn.` : '';
   const view = element(
     'section',
     {},
     noteElement(
       `${outOf(table.problems.length, table.stored_problems, 'problem')} at ` +
-        `${outOf(table.steps.length, table.stored_steps, 'evaluation')}. The icon is the greedy answer, ` +
-        `the bar is the share of right samples.${some}`,
+        `${outOf(table.steps.length, table.stored_steps, 'evaluation')}. The icons are the greedy answers, ` +
+        `the bar is the share of right samples at the last one.${some}`,
     ),
-    element('div', {class: 'held'}, element('div', {class: 'panel'}, courseChoice, held.grid), held.place),
+    element('div', {class: 'prompts'}, held.list.node, held.place),
   );
   view.drawn = () => {
-    heldTable();
-    if (!held.chosen) openProblem(table.problems.find((problem) => problem.chunk !== null));
+    if (!held.list.shown.length) showList(held.list);
+    if (!held.list.chosen) openProblem(table.problems.find((problem) => problem.chunk !== null), {push: false});
+  };
+  view.state = () => [...listState(held.list), ['problem', held.list.chosen && nameOfProblem(held.list.chosen)]];
+  view.restore = async (state) => {
+    restoreList(held.list, state);
+    const problem = table.problems.find((one) => nameOfProblem(one) === state.get('problem'));
+    if (problem) await openProblem(problem, {push: false});
   };
   return view;
 }
 
-function heldTable() {
-  const {problems, steps} = page.held_out;
-  const shown = problems.filter((problem) => !held.course || problem.course === held.course).slice(0, 300);
-  const grid = tableElement(
-    ['problem', ...steps.map(String)],
-    shown.map((problem) => {
-      const name = visible(`${problem.benchmark} ${problem.index}`.trim());
-      const opener = problem.chunk === null ? name : button(name, () => openProblem(problem));
-      return [opener, ...problem.greedy.map((right, i) => heldCell(right, problem.right[i]))];
-    }),
-  );
-  grid.querySelectorAll('tbody tr').forEach((line, n) => {
-    line.setAttribute('aria-current', String(shown[n] === held.chosen));
-    line.addEventListener('click', () => openProblem(shown[n]));
-  });
-  replace(held.grid, grid);
+function nameOfProblem({benchmark, problem}) {
+  return benchmark ? `${benchmark}: ${problem}` : problem;
 }
 
-function heldCell(right, [count, all]) {
-  const share = all ? element('span', {class: 'share', title: `${count} of ${all} samples right`}, element('i')) : null;
-  if (share) {
-    share.style.width = '22px';
-    share.firstChild.style.width = `${(100 * count) / all}%`;
-  }
-  return element(
-    'span',
-    {class: 'row', title: share?.title},
-    right === null ? '–' : iconElement(right ? OUTCOMES.right : OUTCOMES.wrong),
-    share,
-  );
+function heldEntry(problem) {
+  const every = Math.ceil(problem.greedy.length / MOST_ICONS);
+  const icons = problem.greedy.filter((_, i) => i % every === 0 || i === problem.greedy.length - 1);
+  const [right, all] = problem.right.at(-1);
+  return [
+    element('span', {class: 'text question'}, visible(problem.question || problem.problem).replaceAll('\n', '↵')),
+    element(
+      'small',
+      {},
+      icons.map((solved) => (solved === null ? '–' : iconElement(OUTCOMES[solved ? 'right' : 'wrong']))),
+      all ? [shareBar(right, all, all, `${right} of ${all} samples right`), `${right}/${all}`] : null,
+      element('span', {}, visible(nameOfProblem(problem))),
+      problem.chunk === null ? element('span', {}, 'no text here') : null,
+    ),
+  ];
 }
 
-async function openProblem(problem) {
-  if (!problem || problem.chunk === null) return;
-  held.chosen = problem;
-  held.tree = await tree(`held-out-${problem.chunk}`);
-  heldTable();
-  const of = held.tree,
-    steps = page.held_out.steps;
+async function openProblem(problem, {push = true} = {}) {
+  if (!problem) return;
+  held.list.chosen = problem;
+  markChosen(held.list);
+  const of = problem.chunk === null ? null : await tree(`held-out-${problem.chunk}`);
+  if (held.list.chosen !== problem) return;
+  held.tree = of;
   replace(
     held.place,
-    element('h3', {}, visible(problem.problem)),
-    element('p', {class: 'text'}, textOf(of.prompt)),
-    steps.map((step) => answerAt(of, step)),
+    rowElement(element('b', {}, visible(nameOfProblem(problem))), goldElement(problem.gold)),
+    of ? promptElement(of) : noteElement(`Its answers are not in this page. ${visible(problem.question)}`),
+    of ? element('div', {class: 'evaluations'}, page.held_out.steps.map((step) => answersAt(of, step))) : null,
   );
-  remember();
+  remember(push);
 }
 
-function answerAt(of, step) {
+// The answers of one evaluation: a button for each sample, and the text of the chosen one.
+function answersAt(of, step) {
   const rollouts = of.rollouts.filter((rollout) => rollout.step === step).sort((a, b) => a.base - b.base);
-  const greedy = rollouts.find((rollout) => rollout.base === 0),
-    sampled = rollouts.filter((rollout) => rollout.base > 0);
+  const sampled = rollouts.filter((rollout) => rollout.base > 0);
   const place = element('div');
-  const show = (rollout) => replace(place, rollout ? answerText(of, rollout) : null);
-  const dots = sampled.map((rollout) => {
-    const outcome = outcomeOf(rollout),
-      title = `sample ${rollout.base}: ${outcome.word}`;
-    return button('', () => show(rollout), {class: outcome.tone, 'aria-label': title, title});
+  const samples = rollouts.map((rollout) => {
+    const label = `${nameOf(rollout)}: ${outcomeOf(rollout).word}, ${rollout.extracted ?? 'no answer'}`;
+    const show = (event) => {
+      for (const other of samples) other.setAttribute('aria-pressed', String(other === event.currentTarget));
+      replace(place, answerText(of, rollout));
+    };
+    return button([iconElement(outcomeOf(rollout)), ` ${shortened(rollout.extracted ?? '–', 12)}`], show, {
+      'aria-label': visible(label),
+      'aria-pressed': 'false',
+    });
   });
-  show(greedy);
+  samples[0]?.click();
   const right = sampled.filter((rollout) => rollout.outcome === 'right').length;
   return element(
     'div',
     {class: 'answer', 'data-step': step},
-    rowElement(
-      element('b', {}, step === 0 ? 'before training' : `step ${step}`),
-      greedy ? button(['greedy ', iconElement(outcomeOf(greedy))], () => show(greedy)) : null,
-      element('span', {class: 'muted'}, `${right} of ${plural(sampled.length, 'sample')} right`),
-      element('span', {class: 'dots'}, dots),
-    ),
+    element('h3', {}, step === 0 ? 'before training' : `step ${step}`),
+    sampled.length ? element('small', {class: 'muted'}, `${right} of ${plural(sampled.length, 'sample')} right`) : null,
+    element('div', {class: 'samples', role: 'group', 'aria-label': 'samples'}, samples),
     place,
   );
 }
 
 function answerText(of, rollout) {
-  const box = element('span', {class: 'text', 'aria-label': nameOf(rollout)}, tokenSpans(of, response(of, rollout)));
+  const whole = response(of, rollout);
+  const box = element('div', {class: 'text', 'aria-label': `text of ${nameOf(rollout)}`}, turnsOf(of, whole));
   showTips(box, ({dataset}) => dataset?.at && tokenTip(of, rollout, Number(dataset.at)));
   return element(
     'div',
     {},
-    element('span', {class: 'muted'}, `${nameOf(rollout)}: `),
-    rollout.whole ? box : 'its text is not in this page',
+    verdictElement(rollout),
+    rollout.whole ? box : noteElement('The text is not in this page.'),
   );
 }

@@ -38,9 +38,10 @@ function keys(event) {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
   if (event.key === 'Escape' && typing) event.target.blur();
   if (event.ctrlKey || event.metaKey || event.altKey || typing || document.getElementById('help').open) return;
+  const list = shownView === 'held-out' ? held.list : prompts.list;
   const act = {
-    j: () => neighbour(1),
-    k: () => neighbour(-1),
+    j: () => neighbour(list, 1),
+    k: () => neighbour(list, -1),
     c: compareNext,
     ArrowDown: () => moveLane(1),
     ArrowUp: () => moveLane(-1),
@@ -52,16 +53,17 @@ function keys(event) {
     '?': help,
     t: switchTheme,
     '/': () => {
-      showView('prompts');
-      prompts.searchField.focus();
+      if (shownView !== 'held-out') showView('prompts');
+      (shownView === 'held-out' ? held.list : prompts.list)?.fields.search.focus();
     },
   }[event.key];
   const number = Number(event.key);
   if (plain) plain();
   else if (number >= 1 && number <= VIEWS.length) {
     showView(VIEWS[number - 1][0]);
-    remember();
+    remember(true);
   } else if (act && shownView === 'prompts' && prompts.tree) act();
+  else if (act && shownView === 'held-out' && list && /[jk]/.test(event.key)) act();
   else return;
   event.preventDefault();
 }
@@ -71,9 +73,7 @@ function moveLane(way) {
   const at = lanes.findIndex((lane) => lane.classList.contains('selected'));
   const next = lanes[at + way];
   if (!next) return;
-  const parent = look.parent;
   pick(prompts.tree.rollouts[Number(next.dataset.rollout)]);
-  if (look.parent !== parent && !prompts.tree.byId.has(parent)) look.parent = parent;
 }
 
 function moveToken(way) {

@@ -22,7 +22,7 @@ async function start() {
     node.id = `view-${name}`;
     const open = () => {
       showView(name);
-      remember();
+      remember(true);
     };
     views[name] = {node, tab: button(label, open, {role: 'tab', 'aria-controls': node.id})};
     tabs.append(views[name].tab);
@@ -78,42 +78,26 @@ function showView(name) {
 
 // -- the address -----------------------------------------------------------------------------------------------------
 
-let written = '';
+let followed = ''; // the address that the page shows; another one waits to be followed
 
-function remember() {
-  const parts = [['view', shownView]];
-  if (shownView === 'prompts' && prompts.chosen) {
-    parts.push(['prompt', `${prompts.chosen.step}/${prompts.chosen.position}`]);
-    if (look.selected) parts.push(['rollout', look.selected.id]);
-    if (look.token !== null) parts.push(['token', look.token]);
-    if (look.compared) parts.push(['beside', look.compared.id]);
-  }
-  if (shownView === 'held-out' && held.chosen) parts.push(['problem', page.held_out.problems.indexOf(held.chosen)]);
-  written = `#${parts.map(([name, value]) => `${name}=${encodeURIComponent(value).replaceAll('%2F', '/')}`).join('&')}`;
-  history.replaceState(null, '', written);
+// Write what is shown into the address. `push` lets the browser go back to what was shown before.
+function remember(push = false) {
+  const parts = [['view', shownView], ...(views[shownView].node.state?.() ?? [])];
+  const said = parts.filter(([, value]) => value !== null && value !== undefined && value !== '');
+  const address = `#${said.map(([name, value]) => `${name}=${encodeURIComponent(value).replaceAll('%2F', '/')}`).join('&')}`;
+  if (location.hash !== followed || address === followed) return;
+  history[push ? 'pushState' : 'replaceState'](null, '', address);
+  followed = location.hash;
 }
 
+// Show what the address says.
 async function follow() {
-  if (location.hash === written && written) return;
-  const address = new URLSearchParams(location.hash.slice(1));
-  const view = address.get('view') ?? (address.has('prompt') ? 'prompts' : 'curves');
-  const [step, position] = (address.get('prompt') ?? '').split('/').map(Number);
-  const prompt = address.has('prompt')
-    ? page.prompts.find((one) => one.step === step && one.position === position)
-    : null;
-  if (prompt) prompts.chosen = prompt;
-  const problem = page.held_out?.problems[Number(address.get('problem') ?? NaN)];
-  if (problem) held.chosen = problem;
-  showView(views[view] ? view : 'curves');
-  if (prompt) {
-    await openPrompt(prompt, address.get('rollout'), address.has('token') ? Number(address.get('token')) : null);
-    const beside = prompts.tree.byId.get(address.get('beside'));
-    if (beside) {
-      look.compared = beside;
-      drawPrompt();
-    }
-  }
-  if (problem) await openProblem(problem);
+  followed = location.hash;
+  const state = new URLSearchParams(location.hash.slice(1));
+  const view = state.get('view') ?? (state.has('prompt') ? 'prompts' : 'curves');
+  const name = views[view] ? view : 'curves';
+  showView(name);
+  await views[name].node.restore?.(state);
 }
 
 start().catch((error) => {

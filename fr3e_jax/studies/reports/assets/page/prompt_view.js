@@ -2,32 +2,57 @@
 
 function drawPrompt() {
   const of = prompts.tree,
-    prompt = prompts.chosen;
-  const width = prompts.place.clientWidth - 26;
+    prompt = prompts.list.chosen;
   const families = familiesOf(of);
   const note = prompts.stepNote;
   prompts.stepNote = '';
-  const kept = prompts.place.querySelector('.tree .scroll')?.scrollLeft ?? 0;
-  const drawing = element('div', {class: 'scroll'}, drawTree(of, width));
+  const before = prompts.place.querySelector('.tree .scroll')?.scrollLeft ?? 0;
+  const drawing = element('div', {class: 'scroll'});
+  const draw = () => replace(drawing, drawTree(of, prompts.place.clientWidth - 26, drawing.scrollLeft));
   replace(
     prompts.place,
     rowElement(
-      button('‹ previous', () => neighbour(-1), {title: 'k'}),
-      button('next ›', () => neighbour(1), {title: 'j'}),
+      button('‹ previous', () => neighbour(prompts.list, -1), {title: 'k'}),
+      button('next ›', () => neighbour(prompts.list, 1), {title: 'j'}),
       element('b', {}, `step ${prompt.step}, prompt ${prompt.position}`),
       element('span', {class: 'muted text'}, visible(prompt.problem)),
+      goldElement(prompt.gold),
       button('copy link', copyLink),
     ),
     note ? noteElement(note) : null,
-    element('p', {class: 'text question', 'aria-label': 'question'}, textOf(of.prompt)),
-    families.length > 1 || (families.length && !of.byId.has(families[0])) ? familyButtons(of, families) : null,
-    missingParent(of),
-    element('div', {class: 'tree'}, key(of), zoomButtons(of), drawing),
+    promptElement(of),
+    families.length > 1 ? familyButtons(of, families) : null,
+    keptNote(of),
+    visitsElement(of),
+    element('div', {class: 'tree'}, key(of), zoomButtons(drawing), drawing),
     stateTable(of),
     readingPane(of),
   );
-  drawing.scrollLeft = kept;
+  draw();
+  drawing.scrollLeft = before;
+  let drawn = before;
+  drawing.addEventListener('scroll', () => {
+    if (Math.abs(drawing.scrollLeft - drawn) < drawing.clientWidth / 2) return;
+    drawn = drawing.scrollLeft;
+    draw();
+  });
+  if (Math.abs(drawing.scrollLeft) > drawing.clientWidth / 2) draw();
   scrollToChosen();
+}
+
+// The turns of a prompt with their roles.
+function promptElement(of) {
+  return element(
+    'div',
+    {class: 'text question', 'aria-label': 'question'},
+    of.prompt.map(([role, text]) =>
+      element('div', {class: 'turn'}, role ? element('b', {class: 'role'}, visible(role)) : null, visible(text)),
+    ),
+  );
+}
+
+function goldElement(gold) {
+  return gold ? element('span', {}, 'gold answer ', element('b', {class: 'text'}, visible(gold))) : null;
 }
 
 // The pane of the text stays in sight below the tree; only the text scrolls in it.
@@ -42,12 +67,6 @@ function copyLink(event) {
   navigator.clipboard?.writeText(location.href).then(copied, () => {});
 }
 
-function textOf(ids) {
-  return visible(
-    page.vocabulary ? texts(ids).join('') : `token ids, as the run's tokenizer is not there: ${ids.join(' ')}`,
-  );
-}
-
 function familyButtons(of, families) {
   return element(
     'div',
@@ -55,29 +74,77 @@ function familyButtons(of, families) {
     element('span', {class: 'muted'}, 'explored:'),
     families.map((parent) => {
       const base = of.byId.get(parent);
-      return button(
-        [base ? iconElement(outcomeOf(base)) : null, ` ${base ? `base ${base.base}` : parent}`],
-        () => {
-          look.parent = parent;
-          if (base) pick(base);
-          else {
-            look.selected = of.rollouts.find((rollout) => rollout.parent === parent);
-            drawPrompt();
-          }
-        },
-        {'aria-pressed': String(parent === look.parent)},
-      );
+      const choose = () => {
+        look.parent = parent;
+        pick(base ?? of.rollouts.find((rollout) => rollout.parent === parent));
+      };
+      const label = [base ? iconElement(outcomeOf(base)) : null, ` ${base ? nameOf(base) : parent}`];
+      return button(label, choose, {'aria-pressed': String(parent === look.parent)});
     }),
   );
 }
 
-function missingParent(of) {
-  if (look.parent === null || of.byId.has(look.parent)) return null;
-  const [step, position] = look.parent.split('/').map(Number);
-  const origin = page.prompts.find((prompt) => prompt.step === step && prompt.position === position);
+// Where a kept success comes from.
+function keptNote(of) {
+  const trunk = of.byId.get(look.parent);
+  if (look.parent === null || (trunk && !trunk.isKept)) return null;
+  if (!trunk) return noteElement(`These branches continue rollout ${look.parent}, which is not in this page.`);
+  const {position} = prompts.list.chosen;
+  const origin = page.prompts.find((prompt) => prompt.step === trunk.step && prompt.position === position);
   return noteElement(
-    `These branches leave rollout ${look.parent}, which step ${step} sampled. `,
-    origin ? button('show it', () => openPrompt(origin, look.parent)) : 'It is not in this page.',
+    `These branches continue base rollout ${trunk.base}, a success that step ${trunk.step} sampled and the run kept. `,
+    origin ? button('show its prompt', () => openPrompt(origin, {rollout: trunk.id})) : null,
+  );
+}
+
+// A kept success over the run. Each row of dots is a step that continued it, from the depths where the dots are.
+function visitsElement(of) {
+  const id = [look.parent, look.selected.id].find((one) => one !== null && Object.hasOwn(page.visits, one));
+  const trunk = of.byId.get(id);
+  if (!trunk) return null;
+  const visits = page.visits[id];
+  const steps = [...new Set(visits.map(([step]) => step))];
+  const {step: shown, position} = prompts.list.chosen;
+  const open = (step) => {
+    const prompt = page.prompts.find((one) => one.step === step && one.position === position);
+    if (prompt) openPrompt(prompt);
+  };
+  const said = (step) => {
+    const states = visits.filter(([one]) => one === step);
+    const depths = [...new Set(states.map(([, fork]) => fork))].join(', ');
+    const sum = (column) => states.reduce((total, state) => total + state[column], 0);
+    return `step ${step}: from token ${depths}: ${sum(2)} of ${sum(3)} right`;
+  };
+  const width = Math.min(640, prompts.place.clientWidth - 40),
+    row = Math.max(4, Math.min(12, 140 / steps.length));
+  const x = (fork) => MARGIN.left + (fork / trunk.length) * (width - MARGIN.left - 20);
+  const y = (step) => 24 + steps.indexOf(step) * row;
+  const label = (words, place, top, anchor = 'start') =>
+    svg('text', {x: place, y: top, class: 'small', 'text-anchor': anchor}, String(words));
+  const height = y(steps.at(-1)) + 10;
+  const drawing = svg(
+    'svg',
+    {width, height, role: 'img', 'aria-label': 'depths of the kept success by step'},
+    [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * trunk.length)).map((fork) => [
+      svg('line', {class: 'frame', x1: x(fork), x2: x(fork), y1: 16, y2: height}),
+      label(fork, x(fork), 11, 'middle'),
+    ]).flat(),
+    [steps[0], steps.at(-1)].map((step) => label(step, 2, y(step) + 4)),
+    visits.map(([step, fork, right, all]) => {
+      const dot = svg('circle', {class: 'visit', cx: x(fork), cy: y(step), r: Math.min(5, row * 0.6), 'data-step': step});
+      dot.style.fill = rewardColour(right / all);
+      if (step === shown) dot.classList.add('shown');
+      return dot;
+    }),
+  );
+  showTips(drawing, ({dataset}) => dataset?.step && said(Number(dataset.step)));
+  drawing.addEventListener('click', ({target}) => target.dataset.step && open(Number(target.dataset.step)));
+  return element(
+    'details',
+    {class: 'tree visits', open: true},
+    element('summary', {}, `Kept success: continued at ${plural(steps.length, 'step')}; tokens across, steps down`),
+    choice('visit', steps.map((step) => [step, said(step)]), shown, (step) => open(Number(step))),
+    drawing,
   );
 }
 
@@ -93,10 +160,17 @@ function key(of) {
   );
 }
 
-function zoomButtons() {
+// The middle of what is in sight stays there.
+function zoomButtons(drawing) {
   const zoom = (factor) => {
-    look.zoom = Math.min(40, Math.max(1, look.zoom * factor));
+    const before = look.zoom,
+      half = drawing.clientWidth / 2,
+      middle = drawing.scrollLeft + half - MARGIN.left;
+    look.zoom = Math.min(MOST_ZOOM, Math.max(1, look.zoom * factor));
     drawPrompt();
+    prompts.place.querySelector('.tree .scroll').scrollLeft =
+      (middle * look.zoom) / before - half + MARGIN.left;
+    remember();
   };
   const compare = button(look.comparing ? 'choose the second rollout …' : 'compare with …', compareNext, {
     'aria-pressed': String(look.comparing),
@@ -104,7 +178,7 @@ function zoomButtons() {
   });
   return rowElement(
     button('−', () => zoom(1 / 1.6), {'aria-label': 'narrower tokens', disabled: look.zoom <= 1}),
-    button('+', () => zoom(1.6), {'aria-label': 'wider tokens'}),
+    button('+', () => zoom(1.6), {'aria-label': 'wider tokens', disabled: look.zoom >= MOST_ZOOM}),
     compare,
     look.compared ? button('compare no more', compareNoMore) : null,
   );

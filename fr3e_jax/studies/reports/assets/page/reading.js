@@ -1,26 +1,39 @@
 // The text of the selected rollout, alone or beside another one, and the numbers of its tokens.
 
+const SHORT_TURN = 60; // tokens of an observation that is not folded
+
 function nameOf(rollout) {
   if (rollout.kind === 'state') return `S${subscript(rollout.state)}, branch ${rollout.branch}`;
   if (rollout.kind === 'eval') return rollout.base ? `sample ${rollout.base}` : 'greedy answer';
-  return `base rollout ${rollout.base}`;
+  return `base rollout ${rollout.base}${rollout.isKept ? ` of step ${rollout.step}` : ''}`;
 }
 
 function readingPane(of) {
   const shown = [look.selected, look.compared].filter((rollout) => rollout);
   const whole = shown.map((rollout) => response(of, rollout));
   const difference = shown.length === 2 ? firstDifference(whole[0], whole[1]) : null;
+  const fold = (event) => {
+    look.folded = !event.target.open;
+    remember();
+  };
   return element(
-    'div',
-    {class: shown.length === 2 ? 'reading two' : 'reading'},
-    shown.map((rollout, i) => rolloutPanel(of, rollout, whole[i], difference, i === 0)),
+    'details',
+    {class: 'pane', open: !look.folded, ontoggle: fold},
+    element('summary', {}, shown.map((rollout) => `text of ${nameOf(rollout)}`).join(' beside ')),
+    element(
+      'div',
+      {class: shown.length === 2 ? 'reading two' : 'reading'},
+      shown.map((rollout, i) => rolloutPanel(of, rollout, whole[i], difference, i === 0)),
+    ),
   );
 }
 
+// The first position at which two responses differ. Without the tokens of a parent, a response begins at its fork.
 function firstDifference(one, other) {
-  let i = 0;
-  while (i < one.length && i < other.length && one[i].id === other[i].id) i++;
-  return i;
+  const idAt = (whole, position) => whole[position - (whole[0]?.position ?? 0)]?.id;
+  let position = Math.max(one[0]?.position ?? 0, other[0]?.position ?? 0);
+  while (idAt(one, position) !== undefined && idAt(one, position) === idAt(other, position)) position++;
+  return position;
 }
 
 function rolloutPanel(of, rollout, whole, difference, first) {
@@ -40,12 +53,12 @@ function rolloutPanel(of, rollout, whole, difference, first) {
     const kinds = {
       anchor: anchors.has(position) && position <= (rollout === base ? Infinity : rollout.fork),
       chosen: first && look.token === position,
-      'first-difference': i === difference,
-      different: difference !== null && i > difference,
+      'first-difference': position === difference,
+      different: difference !== null && position > difference,
     };
     for (const [kind, holds] of Object.entries(kinds)) if (holds) span.classList.add(kind);
   });
-  box.append(...spans);
+  box.append(...turnsOf(of, whole, spans));
   if (!rollout.whole)
     box.append(noteElement(`The text of its ${plural(rollout.length, 'token')} is not in this page.`));
   showTips(box, (target) => {
@@ -69,15 +82,49 @@ function rolloutPanel(of, rollout, whole, difference, first) {
         : element(
             'span',
             {class: 'note'},
-            difference === whole.length
+            difference > (whole.at(-1)?.position ?? -1)
               ? 'has no token after the shared ones'
               : `first difference at token ${difference}`,
           ),
     ),
+    verdictElement(rollout),
     box,
     chosen ? tokenDetails(chosen, texts(whole.map((token) => token.id))[whole.indexOf(chosen)]) : null,
     rolloutDetails(rollout),
   );
+}
+
+// The answer that the verifier read, and why it judged so.
+function verdictElement(rollout) {
+  const answer = rollout.extracted === null ? 'none' : element('span', {class: 'text'}, visible(rollout.extracted));
+  const gold = element('span', {class: 'text'}, visible(goldOf()));
+  return details('verdict', [
+    ['answer', answer],
+    ['gold answer', goldOf() ? gold : 'not stored'],
+    ['reason', rollout.reason || 'no verdict'],
+  ]);
+}
+
+function goldOf() {
+  return (shownView === 'held-out' ? held : prompts).list.chosen.gold;
+}
+
+// The tokens of a response in its turns: what a tool or an environment wrote folds.
+function turnsOf(of, whole, spans = tokenSpans(of, whole)) {
+  if (!whole.some((token) => token.tool)) return spans;
+  const turns = [];
+  whole.forEach(({tool}, i) => {
+    if (turns.at(-1)?.tool !== tool) turns.push({tool, spans: []});
+    turns.at(-1).spans.push(spans[i]);
+  });
+  const observed = (page.run.settings['environment.kind'] ?? 'none') === 'none' ? 'answer of the tool' : 'observation';
+  let count = 0;
+  return turns.map(({tool, spans: inside}) => {
+    const name = tool ? `${observed} ${count}` : `turn ${++count}`;
+    const open = !tool || inside.length <= SHORT_TURN || inside.some((span) => span.classList.contains('chosen'));
+    const title = element('summary', {}, `${name}, ${plural(inside.length, 'token')}`);
+    return element('details', {class: 'turn', open}, title, inside);
+  });
 }
 
 // The tokens of a text, coloured by entropy.
@@ -88,7 +135,7 @@ function tokenSpans(of, tokens) {
     const span = element('span', {class: 'tk', 'data-at': token.position}, visible(written[i]));
     if (token.shared) span.classList.add('shared');
     if (token.tool) span.classList.add('tool');
-    span.style.setProperty('--h', Math.round(90 * Math.min(1, (token.entropy ?? 0) / scale)));
+    span.style.setProperty('--h', Math.round(55 * Math.min(1, (token.entropy ?? 0) / scale)));
     return span;
   });
 }

@@ -1,7 +1,7 @@
 // The tree of a prompt: trunk as a strip of tokens, states as pins, branches as lanes that leave it where they fork.
 
 const FLOOR = -5; // log-prob at which a bar is empty
-const look = {parent: null, selected: null, compared: null, comparing: false, token: null, zoom: 1};
+const look = {parent: null, selected: null, compared: null, comparing: false, token: null, zoom: 1, folded: false};
 
 function chooseFirst(of, id, token) {
   const families = familiesOf(of);
@@ -31,8 +31,8 @@ function entropyScale(of) {
   return most;
 }
 
-function drawTree(of, width) {
-  const layout = layoutOf(of, look.parent, width, look.zoom);
+function drawTree(of, width, scrolled) {
+  const layout = layoutOf(of, look.parent, width, look.zoom, scrolled);
   const scale = entropyScale(of);
   const drawing = svg('svg', {
     width: layout.width,
@@ -42,12 +42,19 @@ function drawTree(of, width) {
     viewBox: `0 0 ${layout.width} ${layout.height}`,
   });
   for (const group of [...layout.groups].reverse()) drawing.append(...stem(layout, group));
+  drawing.append(axis(layout));
   if (layout.top.valueHeight) drawing.append(values(layout));
   if (layout.trunk) drawing.append(trunkStrip(layout, scale));
   for (const group of layout.groups)
     drawing.append(groupHead(layout, group), ...group.rows.map((row) => lane(layout, row, scale)));
   listen(drawing, of);
   return drawing;
+}
+
+// Positions of tokens in the response.
+function axis(layout) {
+  const label = (at) => svg('text', {class: 'small', x: layout.x(at), y: 11, 'text-anchor': 'middle'}, number(at));
+  return svg('g', {class: 'axis', 'aria-hidden': true}, axisTicks(layout).map(label));
 }
 
 function stem(layout, group) {
@@ -90,9 +97,9 @@ function values(layout) {
       svg('text', {x: MARGIN.left - 18, y: y(value) + 4, class: 'small'}, label),
     );
   }
-  const states = layout.groups.filter((group) => !group.base && group.value !== null).sort((a, b) => a.j - b.j);
+  const states = layout.groups.filter((group) => !group.base && group.value !== null).reverse();
   const points =
-    layout.trunk && layout.trunk.value !== null && states[0]?.j !== 0
+    layout.trunk && !layout.trunk.isKept && layout.trunk.value !== null && states[0]?.j !== 0
       ? [{j: 0, fork: 0, value: layout.trunk.value, delta: null}, ...states]
       : states;
   part.append(
@@ -126,7 +133,7 @@ function values(layout) {
 
 function trunkStrip(layout, scale) {
   const {trunk, top} = layout;
-  const strip = laneGroup(trunk, `trunk, base rollout ${trunk.base}`);
+  const strip = laneGroup(trunk, `trunk, ${nameOf(trunk)}`);
   strip.classList.add('trunk');
   strip.append(
     svg('rect', {
@@ -139,7 +146,7 @@ function trunkStrip(layout, scale) {
     }),
   );
   strip.append(svg('line', {class: 'frame', x1: layout.x(0), x2: layout.x(trunk.length), y1: top.bars, y2: top.bars}));
-  for (const piece of pieces(trunk, layout.pool)) {
+  for (const piece of pieces(trunk, layout, 0)) {
     const height = 22 * Math.max(0, Math.min(1, 1 - piece.logprob / FLOOR));
     strip.append(
       svg('rect', {
@@ -177,7 +184,7 @@ function lane(layout, row, scale) {
 function laneGroup(rollout, where) {
   const group = svg('g', {
     class: 'lane',
-    tabindex: 0,
+    tabindex: rollout === look.selected ? 0 : -1,
     role: 'button',
     'data-rollout': rollout.number,
     'aria-label': `${where}: ${outcomeOf(rollout).word}, reward ${number(rollout.reward)}, advantage ${fixed(rollout.advantage)}`,
@@ -203,15 +210,17 @@ function lanePath(layout, rollout, y, from, bend = 7) {
 function laneEnd(layout, rollout, y) {
   const x = layout.x(rollout.fork + rollout.length) + 13;
   const end = svg('g', {}, icon(outcomeOf(rollout), x, y + 9));
-  if (rollout.advantage !== null)
-    end.append(svg('text', {x: x + 12, y: y + 13, class: 'small'}, signed(rollout.advantage)));
+  const facts = [rollout.extracted === null ? null : shortened(rollout.extracted, 8)];
+  if (rollout.advantage !== null) facts.push(signed(rollout.advantage));
+  end.append(svg('text', {x: x + 12, y: y + 13, class: 'small'}, facts.filter((fact) => fact).join('  ')));
   return end;
 }
 
-// Stretches of `pool` tokens; each stands for its token of the highest entropy.
-function pieces(rollout, pool) {
+// Stretches of tokens in sight; each stands for its token of the highest entropy.
+function pieces(rollout, {pool, from, to}, fork) {
   const found = [];
-  for (let start = 0; start < rollout.tokens.length; start += pool) {
+  const first = Math.max(0, Math.floor((from - fork) / pool) * pool);
+  for (let start = first; start < Math.min(to - fork, rollout.tokens.length); start += pool) {
     const count = Math.min(pool, rollout.tokens.length - start);
     let most = start;
     for (let i = start + 1; i < start + count; i++)
@@ -231,7 +240,7 @@ function pieces(rollout, pool) {
 function cells(layout, rollout, fork, y, scale) {
   const written = layout.cell >= 9 && layout.pool === 1 ? texts(rollout.tokens).map(spelled) : [];
   const drawn = [];
-  for (const piece of pieces(rollout, layout.pool)) {
+  for (const piece of pieces(rollout, layout, fork)) {
     const cell = svg('rect', {
       class: piece.tool ? 'cell tool' : 'cell',
       x: layout.x(fork + piece.start),
@@ -240,11 +249,11 @@ function cells(layout, rollout, fork, y, scale) {
       height: 14,
       'data-token': piece.token,
     });
-    if (!piece.tool) cell.setAttribute('fill-opacity', (0.04 + 0.9 * Math.min(1, piece.entropy / scale)).toFixed(3));
+    if (!piece.tool) cell.setAttribute('fill-opacity', (0.04 + 0.5 * Math.min(1, piece.entropy / scale)).toFixed(3));
     drawn.push(cell);
     const last = piece.start === rollout.tokens.length - 1 && rollout.finished && rollout.whole;
-    const text = last ? '⊣' : written[piece.start];
-    if (written.length && text.length * 7.3 <= layout.cell + 2) {
+    const text = last ? '⊣' : shortened(written[piece.start] ?? '', Math.max(3, Math.floor((layout.cell + 2) / 7.3)));
+    if (written.length && [...text].length * 7.3 <= layout.cell + 2) {
       drawn.push(svg('text', {class: 'token', x: layout.x(fork + piece.start) + layout.cell / 2, y: y + 11.5}, text));
     }
   }

@@ -9,14 +9,26 @@ async function unpack(id) {
 
 const unpacked = new Map();
 
-// The rollouts of a chunk, from its columns: tokens, log-probs and entropies are slices of the flat columns.
+// The rollouts of a chunk, and the kept successes that they continue.
 async function tree(id) {
-  if (!unpacked.has(id)) unpacked.set(id, unpack(id).then(rolloutsOf));
+  if (!unpacked.has(id)) unpacked.set(id, unpack(id).then(rolloutsOf).then(withTrunks));
   return unpacked.get(id);
 }
 
+async function withTrunks(of) {
+  for (const {parent} of of.rollouts) {
+    if (parent === null || of.byId.has(parent) || !Object.hasOwn(page.trunks, parent)) continue;
+    const [trunk] = rolloutsOf(await unpack(`trunk-${page.trunks[parent]}`)).rollouts;
+    of.rollouts.push({...trunk, number: of.rollouts.length, isKept: true});
+    of.byId.set(parent, of.rollouts.at(-1));
+  }
+  return of;
+}
+
 // Columns of all tokens or of the prompt; the others have a value for each rollout.
-const FLAT = new Set(['prompt_ids', 'token_ids', 'logprobs', 'entropies']);
+const FLAT = new Set(['prompt', 'token_ids', 'logprobs', 'entropies']);
+
+// From columns: tokens, log-probs and entropies are slices of the flat ones.
 
 function rolloutsOf(columns) {
   const rollouts = [];
@@ -35,28 +47,33 @@ function rolloutsOf(columns) {
     rollouts.push(rollout);
   }
   const byId = new Map(rollouts.map((rollout) => [rollout.id, rollout]));
-  return {prompt: columns.prompt_ids, rollouts, byId};
+  return {prompt: columns.prompt, rollouts, byId};
 }
 
-// The texts of tokens in their order. Bytes of a character that spans tokens are shown with the token that ends it;
-// the others, and bytes that make no character, are shown as hexadecimal numbers.
+// The texts of tokens in their order. A character that spans tokens stands with the first of them, and the others have
+// the empty text. Bytes that make no character are hexadecimal numbers.
 function texts(ids) {
   const found = [];
   let waiting = [];
   for (const id of ids) {
     const piece = page.vocabulary ? page.vocabulary[id] : `${id} `;
-    if (piece === undefined) found.push(`⟨${id}⟩`);
-    else if (typeof piece === 'string') found.push(piece);
-    if (piece === undefined || typeof piece === 'string') {
+    const isText = piece === undefined || typeof piece === 'string';
+    found.push(isText ? (piece ?? `⟨${id}⟩`) : hexadecimal(piece));
+    waiting = isText ? [] : [...waiting, ...piece.map((byte) => [byte, found.length - 1])];
+    for (let start = 0; start < waiting.length; start++) {
+      if (start && waiting[start][1] === waiting[start - 1][1]) continue;
+      const whole = decoded(waiting.slice(start).map(([byte]) => byte));
+      if (whole === null) continue;
+      for (let n = waiting[start][1]; n < found.length; n++) found[n] = n === waiting[start][1] ? whole : '';
       waiting = [];
-      continue;
     }
-    waiting.push(...piece);
-    const whole = decoded(waiting);
-    found.push(whole ?? `⟨${piece.map((byte) => byte.toString(16).toUpperCase().padStart(2, '0')).join(' ')}⟩`);
-    if (whole !== null || waiting.length > 4) waiting = [];
+    if (waiting.length > 24) waiting = [];
   }
   return found;
+}
+
+function hexadecimal(bytes) {
+  return `⟨${bytes.map((byte) => byte.toString(16).toUpperCase().padStart(2, '0')).join(' ')}⟩`;
 }
 
 function decoded(bytes) {
