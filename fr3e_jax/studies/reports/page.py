@@ -12,7 +12,7 @@ from fr3e_jax.studies.reports.embedding import asset
 STYLES = ("uplot/uPlot.min.css", "page/style.css")
 DRAWING_SCRIPTS = (
     "uplot/uPlot.iife.min.js",
-    *(f"page/{name}.js" for name in ("dom", "theme", "unpack", "outcomes", "chart", "figures")),
+    *(f"page/{name}.js" for name in ("dom", "theme", "unpack", "outcomes", "chart", "saving", "figures")),
 )
 """The scripts of figures and tables, for any page."""
 

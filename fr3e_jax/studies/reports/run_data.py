@@ -10,13 +10,19 @@ from fr3e_jax.runs.declared_metrics import find
 from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import finding_fields
+from fr3e_jax.studies.analysis.run_curves import AXES, run_curves
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.embedding import embed, significant
+from fr3e_jax.studies.reports.headline import headline
 from fr3e_jax.studies.reports.held_out_problems import held_out_problems
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly
 from fr3e_jax.studies.reports.rollout_trees import DECIMALS
+from fr3e_jax.studies.reports.run_charts import charts
 from fr3e_jax.studies.reports.shown_prompts import shown_prompts
 from fr3e_jax.studies.reports.token_pieces import pieces_of
+
+PAGE_AXES = ("step", "sampled_tokens", "wall_seconds")
+"""Axes of the curves, names of `AXES`."""
 
 
 @dataclass
@@ -49,9 +55,18 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), limits: PageLimits
     shown, left_out = _findings(findings, limits)
     codec, training = run.codec, run.training
     metrics = {"train": columns(evenly(training, limits.metric_records)), "eval": columns(run.evaluations)}
+    spent = run_curves(run.records).spent
+    axes = [name for name in PAGE_AXES if name in spent and any(spent[name].values())]
     main = {
         "run": _description(run),
+        "headline": headline(run),
         "metrics": metrics,
+        "charts": charts(metrics),
+        "axes": [(name, AXES[name]) for name in axes],
+        "spent": {
+            kind: {name: [significant(_total_at(spent[name], step)) for step in table["step"]] for name in axes}
+            for kind, table in metrics.items()
+        },
         "explanations": {kind: explanations(table, kind) for kind, table in metrics.items()},
         "training_steps": len(training),
         "decimals": DECIMALS,
@@ -71,6 +86,11 @@ def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Metrics as columns of equal length, ``step`` first; None where a record lacks a metric."""
     names = dict.fromkeys(["step", *(name for record in records for name in record)])
     return {name: [significant(record.get(name)) for record in records] for name in names if name != "kind"}
+
+
+def _total_at(totals: Mapping[int, float], step: int) -> float:
+    """The total up to a step, or up to the one on record before it."""
+    return totals[step] if step in totals else max(total for at, total in totals.items() if at <= step)
 
 
 def explanations(names: Iterable[str], kind: str) -> dict[str, str]:

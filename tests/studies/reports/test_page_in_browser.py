@@ -142,6 +142,51 @@ def _name(record):
     return f"trunk, base rollout {record.base}" if record.anchors else f"base rollout {record.base}"
 
 
+def test_first_screen_says_what_happened_and_leads_to_what_is_wrong(browser, made_up):
+    with Shown(browser, made_up[0]) as shown:
+        page = shown.page
+        assert page.locator(".verdict").inner_text().startswith("learned: avg@2 12.5% → 50.0% at step 3; entropy fell")
+        assert page.locator('.headline dd[data-fact="method"]').inner_text() == "FR3E"
+        assert page.locator('.headline dd[data-fact="sampled tokens"]').inner_text() == "3,000"
+        page.get_by_label("look at").get_by_role("button", name="6 responses have no verdict").click()
+        assert page.get_by_label("filter").input_value() == "trouble"
+        assert page.locator(".list li").count() == STEPS
+        page.get_by_role("tab", name="Curves").click()
+        page.get_by_label("look at").get_by_role("button", name="the learning rate is 0").click()
+        assert page.locator(".chart.pointed h3").inner_text() == "learning_rate (rate)"
+
+
+def test_every_family_of_metrics_has_a_chart_with_gaps_over_each_axis(browser, made_up):
+    with Shown(browser, made_up[0]) as shown:
+        page = shown.page
+        titles = page.locator(".chart h3").all_inner_texts()
+        assert {"returns/depth (share)", "my/own", "<b>x</b>", "Verdicts"} <= set(titles)
+        depth = page.locator(".chart", has=page.get_by_role("heading", name="returns/depth"))
+        plotted = (
+            "node => { const plot = node.querySelector('.plot').plot; return [plot.data, plot.series[1].spanGaps]; }"
+        )
+        assert depth.evaluate(plotted) == [[[1, 2, 3], [0.5, None, 0.5]], False]
+        page.get_by_label("axis of the curves").select_option("sampled_tokens")
+        assert depth.evaluate(plotted)[0][0] == [1000, 2000, 3000]
+        held_out = page.locator(".chart", has=page.get_by_role("heading", name="Held-out problems"))
+        assert held_out.evaluate(plotted)[0][0] == [0, 3000]
+        page.get_by_label("find a metric").fill("DEPTH")
+        assert page.locator(".chart h3").all_inner_texts() == ["returns/depth (share)"]
+
+
+def test_a_chart_is_saved_as_numbers_and_as_a_picture(browser, made_up):
+    with Shown(browser, made_up[0]) as shown:
+        chart = shown.page.locator(".chart", has=shown.page.get_by_role("heading", name="<b>x</b>"))
+        with shown.page.expect_download() as saved:
+            chart.get_by_role("button", name="save as CSV").click()
+        assert saved.value.path().read_text() == '"step","<b>x</b>"\n1,1\n2,1\n3,1\n'
+        with shown.page.expect_download() as saved:
+            chart.get_by_role("button", name="save as PNG").click()
+        assert (
+            saved.value.path().read_bytes().startswith(b"\x89PNG") and saved.value.suggested_filename == "_b_x_b_.png"
+        )
+
+
 def test_two_branches_lie_side_by_side_with_their_first_difference(browser, made_up):
     file, stored = made_up
     with Shown(browser, file, address="#prompt=1/10&rollout=1/10/0/2/0") as shown:
@@ -376,6 +421,6 @@ def test_served_page_offers_newer_steps_and_asks_nobody_else(browser, tmp_path):
         page.wait_for_selector("html[data-ready=yes]")
         assert "prompt=1/10" in page.url and complaints == []
         page.get_by_role("tab", name="Curves").click()
-        assert page.locator(".fact", has_text="training steps").inner_text().startswith(str(STEPS + 1))
+        assert page.locator('.headline dd[data-fact="training steps"]').inner_text() == f"{STEPS + 1} of 100"
         context.close()
         server.shutdown()

@@ -1,8 +1,8 @@
-// Charts of curves and figures, drawn by uPlot: lines with bands, stacked areas, and bars by name.
+// Charts of curves and figures, drawn by uPlot: lines with bands, stacked bars at each place, and bars by name.
 
 // Draw into `place`, which is in the page. `spec` has x (numbers, or names of bars), lines ({name, y, low, high, colour,
 // pale: unsmoothed values}), height, labels of the axes, and options: bars, stacked, points, xLog, yLog, range of y,
-// sync, onCursor(i, plot), onClick(i).
+// top of y, sync, onCursor(i, plot), onClick(i). A null value is a gap in its line, an undefined one is none.
 function drawPlot(place, spec) {
   const columns = [],
     series = [{}],
@@ -12,7 +12,8 @@ function drawPlot(place, spec) {
     columns.push(values);
     return series.push(look) - 1;
   };
-  const hidden = {stroke: 'transparent', points: {show: false}, spanGaps: true};
+  const isLine = !spec.stacked && !spec.bars;
+  const hidden = {stroke: 'transparent', points: {show: false}};
   spec.lines.forEach((line, n) => {
     if (line.low) {
       const ends = [add(line.high, hidden), add(line.low, hidden)];
@@ -22,13 +23,11 @@ function drawPlot(place, spec) {
     const size = spec.x.length > 60 ? 3 : 5;
     const drawn = add(edges[n], {
       stroke: line.colour,
-      fill: spec.bars ? line.colour : spec.stacked ? `${line.colour}bb` : undefined,
-      width: spec.stacked || spec.bars ? 1 : 1.8,
-      spanGaps: true,
-      paths: spec.bars ? barPaths(n, spec.lines.length) : undefined,
-      points: {show: !spec.bars && (spec.points || spec.x.length === 1), size, fill: line.colour},
+      fill: isLine ? undefined : line.colour,
+      width: isLine ? 1.8 : spec.bars ? 1 : 0,
+      paths: isLine ? undefined : spec.bars ? barPaths(n, spec.lines.length) : uPlot.paths.bars({size: [0.95, 100, 1.5]}),
+      points: {show: isLine && Boolean(spec.points), ...(isLine ? {filter: between} : {}), size, fill: line.colour},
     });
-    if (spec.stacked && n) bands.push({series: [drawn - 1, drawn], fill: `${spec.lines[n - 1].colour}bb`, dir: -1});
   });
   const at = spec.bars ? spec.x.map((_, i) => i) : spec.x;
   place.plot?.destroy();
@@ -83,7 +82,7 @@ function barPaths(n, count) {
 function drawIntervals(plot, lines) {
   lines.forEach((line, n) =>
     line.low?.forEach((low, i) => {
-      if (low === null) return;
+      if (low === null || low === undefined) return;
       const x = plot.valToPos(i + barStart(n + 0.5, lines.length), 'x', true);
       plot.ctx.strokeStyle = colour('ink');
       plot.ctx.beginPath();
@@ -98,8 +97,16 @@ function xRange({x, xLog}) {
   return xLog ? [x[0] * 0.98, x.at(-1) * 1.02] : undefined;
 }
 
-function yRange({yLog, range, stacked, bars}) {
+// Values between two gaps, which are no line, are drawn as points.
+function between(plot, n, all) {
+  const values = plot.data[n],
+    gap = (value) => value === null || value === undefined;
+  return all ? null : [...values.keys()].filter((i) => !gap(values[i]) && gap(values[i - 1]) && gap(values[i + 1]));
+}
+
+function yRange({yLog, range, stacked, bars, top}) {
   if (yLog) return undefined;
+  if (top) return [0, top];
   return (_, low, high) => {
     if (low === null) return [0, 1];
     if (range) return [Math.min(range[0], low), Math.max(high * 1.05, Math.min(range[1], high + 0.1))];
@@ -155,7 +162,7 @@ function logTicks(low, high) {
   return ticks.length > 2 ? ticks : [0, 1, 2, 3].map((n) => Number((low * (high / low) ** (n / 3)).toPrecision(3)));
 }
 
-// Upper edges of areas: each holds its own value and those after it, so the first area is at the top.
+// Upper edges of stacked bars: each holds its own value and those after it, which are drawn over it.
 function stacked(columns) {
   const edges = columns.map((column) => column.slice());
   for (let i = columns.length - 2; i >= 0; i--) {

@@ -1,82 +1,41 @@
-// The curves of a run: one chart for each question, over training steps, drawn by uPlot.
+// The curves of a run, drawn by uPlot: one chart for each question, then one for each family of further metrics.
 
-const HELD_OUT_NAME = /^(greedy|avg|(avg|pass|maj)@\d+)$/;
-
-// [title, names or pattern of the metrics, options]. Charts without a metric of the run are left out.
-const CHARTS = [
-  ['Reward', ['reward/mean', 'explore/reward'], {range: [0, 1]}],
-  ['Reward functions, of all rollouts', /^rewards\//, {range: [0, 1]}],
-  ['Held-out problems', HELD_OUT_NAME, {of: 'eval', range: [0, 1], points: true}],
-  ['Held-out problems by benchmark', /^[^/]+\/(greedy|avg@\d+)$/, {of: 'eval', range: [0, 1], points: true}],
-  ['Entropy (nats a token)', ['entropy/mean', 'entropy/trained']],
-  ['Response length (tokens)', ['length/mean', 'explore/length']],
-  [
-    'Prompts by their base rollouts',
-    ['base_groups/all_right', 'base_groups/mixed', 'base_groups/all_wrong'],
-    {stacked: true, colours: ['right', 'between', 'wrong']},
-  ],
-  [
-    'Explored states by their rollouts',
-    ['state_groups/all_right', 'state_groups/mixed', 'state_groups/all_wrong'],
-    {stacked: true, colours: ['right', 'between', 'wrong']},
-  ],
-  ['Values of states', /^value\/S_\d+$/, {range: [0, 1]}],
-  ['Modulation of advantages', ['alpha/mean', 'alpha/min', 'alpha/max']],
-  ['Clipped share of tokens', ['clip/low', 'clip/high', 'clip/dual']],
-  ['Gap of sampler and trainer (nats)', ['logprob_gap/mean', 'logprob_gap/max'], {logarithmic: true}],
-  ['Loss', ['loss/policy', 'loss/supervised', 'critic/loss']],
-  ['Gradient norm', ['gradient_norm/mean', 'gradient_norm/max']],
-  ['Load of the busiest expert (even: 1)', ['router/busiest_expert', 'router/busiest_expert_max']],
-  ['Recorded experts that routers would not choose', ['router/changed_routes']],
-  ['Advantages of trained tokens', ['advantage/mean', 'advantage/std', 'advantage/max_abs']],
-  ['Verdicts', /^verifier\//, {stacked: true}],
-  [
-    'Tokens by kind',
-    [
-      'tokens/sampled_tokens',
-      'tokens/loss_tokens',
-      'tokens/trained_positions',
-      'tokens/reused_prefix_positions',
-      'tokens/prefill_positions',
-    ],
-  ],
-  ['Seconds by stage', /^seconds\/(?!grading_wait)/, {stacked: true}],
-  ['Prompts of a step', ['prompts/kept', 'prompts/rejected', 'prompts/expanded']],
-];
-const curves = {smoothing: 0, logarithmic: new Map(), other: ''};
+const curves = {smoothing: 0, logarithmic: new Map(), axis: 'step', search: ''};
 
 function curvesView() {
   const body = element('div', {class: 'charts'});
-  const names = Object.keys(page.metrics.train).filter((name) => name !== 'step');
-  const draw = () => drawCharts(body, names);
-  const smoothing = element('input', {
-    type: 'range',
-    min: 0,
-    max: 0.95,
-    step: 0.05,
-    value: curves.smoothing,
-    'aria-label': 'smoothing',
-    oninput: (event) => {
-      curves.smoothing = Number(event.target.value);
-      draw();
-    },
-  });
-  const others = choice(
-    'another metric',
-    [['', 'one more metric …'], ...names.map((name) => [name, name])],
-    curves.other,
-    (name) => {
-      curves.other = name;
-      draw();
-    },
-  );
+  const draw = () => drawCharts(body);
+  const changes = (name) => (event) => {
+    curves[name] = event.target.type === 'range' ? Number(event.target.value) : event.target.value;
+    draw();
+  };
   const view = element(
     'section',
     {},
-    overviewFacts(),
+    headlineElement(),
     rowElement(
-      element('label', {class: 'row'}, 'smoothing', smoothing),
-      others,
+      element(
+        'label',
+        {class: 'row'},
+        'over',
+        choice('axis of the curves', page.axes, curves.axis, (name) => {
+          curves.axis = name;
+          draw();
+        }),
+      ),
+      element(
+        'label',
+        {class: 'row'},
+        'smoothing',
+        element('input', {
+          ...{type: 'range', min: 0, max: 0.95, step: 0.05, value: curves.smoothing, 'aria-label': 'smoothing'},
+          oninput: changes('smoothing'),
+        }),
+      ),
+      element('input', {
+        ...{type: 'search', placeholder: 'find a metric', 'aria-label': 'find a metric', value: curves.search},
+        oninput: changes('search'),
+      }),
       element(
         'span',
         {class: 'note'},
@@ -92,57 +51,77 @@ function curvesView() {
   return view;
 }
 
-function drawCharts(body, names) {
+function drawCharts(body) {
   clearPlots(body);
-  const wanted = curves.other ? [[curves.other, [curves.other], {}], ...CHARTS] : CHARTS;
-  const panels = [];
-  for (const [title, which, options = {}] of wanted) {
-    const table = page.metrics[options.of ?? 'train'];
-    const found = Array.isArray(which)
-      ? which.filter((name) => name in table)
-      : Object.keys(table)
-          .filter((name) => which.test(name))
-          .sort((a, b) => a.localeCompare(b, 'en', {numeric: true}));
-    const told = found.filter((name) =>
-      table[name].some((value) => value !== null && (value !== 0 || !options.stacked)),
-    );
-    if (told.length) panels.push([chartPanel(title), title, table, told, options]);
-  }
-  replace(body, panels.length ? panels.map(([panel]) => panel.node) : element('p', {}, 'There are no metrics yet.'));
-  for (const panel of panels) drawChart(...panel);
+  const measured = ({kind, look}) => (name) =>
+    page.metrics[kind][name].some((value) => value !== null && (value !== 0 || !look.stacked));
+  const sought = ({title, metrics}) => [title, ...metrics].some((name) => name.toLowerCase().includes(curves.search.toLowerCase()));
+  const panels = page.charts
+    .map((chart) => ({...chart, metrics: chart.metrics.filter(measured(chart))}))
+    .filter((chart) => chart.metrics.length && sought(chart))
+    .map((chart) => [chartPanel(chart), chart]);
+  const more = panels.findIndex(([, chart]) => !chart.first);
+  const nodes = panels.map(([panel]) => panel.node);
+  if (more >= 0) nodes.splice(more, 0, element('h2', {}, 'Every other metric'));
+  replace(body, nodes.length ? nodes : element('p', {}, 'There are no such metrics yet.'));
+  for (const [panel, chart] of panels) drawChart(panel, chart);
 }
 
-function chartPanel(title) {
-  const scale = button('log', null, {'aria-label': `${title}: logarithmic scale`});
-  const plot = element('div', {class: 'plot'});
-  const legend = element('div', {class: 'legend'});
-  const node = element('div', {class: 'chart panel'}, rowElement(element('h3', {}, title), scale), legend, plot);
-  return {node, scale, plot, legend};
+function chartPanel({title, metrics}) {
+  const scale = button('log', null, {'aria-label': `${visible(title)}: logarithmic scale`});
+  const plot = element('div', {class: 'plot', role: 'img', 'aria-label': visible(title)});
+  const [legend, note, saved] = [element('div', {class: 'legend'}), noteElement(), element('span', {class: 'saved'})];
+  const node = element(
+    'div',
+    {class: 'chart panel', 'data-metrics': metrics.join('\n')},
+    rowElement(element('h3', {}, visible(title)), element('span', {class: 'row'}, scale, saved)),
+    legend,
+    plot,
+    note,
+  );
+  return {node, scale, plot, legend, note, saved};
 }
 
-function drawChart(panel, title, table, names, options) {
-  const yLog = !options.stacked && (curves.logarithmic.get(title) ?? options.logarithmic ?? false);
-  panel.scale.hidden = Boolean(options.stacked);
+function drawChart(panel, chart) {
+  const {title, kind, metrics, look} = chart,
+    table = page.metrics[kind],
+    steps = table.step,
+    x = page.spent[kind][curves.axis];
+  const yLog = !look.stacked && (curves.logarithmic.get(title) ?? look.logarithmic ?? false);
+  panel.scale.hidden = Boolean(look.stacked);
   panel.scale.setAttribute('aria-pressed', String(yLog));
   panel.scale.onclick = () => {
     curves.logarithmic.set(title, !yLog);
-    drawChart(panel, title, table, names, options);
+    drawChart(panel, chart);
   };
-  const steps = table.step;
-  const smooth = curves.smoothing > 0 && !options.points && !options.stacked;
-  const lines = names.map((name, i) => {
+  const smooth = curves.smoothing > 0 && !look.points && !look.stacked;
+  const lines = metrics.map((name, i) => {
     const raw = table[name].map((value) => (yLog && value !== null && value <= 0 ? null : value));
-    const tone = colour(options.colours ? options.colours[i] : `c${(i % 8) + 1}`);
+    const tone = colour(look.colours?.[name] ?? `c${(i % 8) + 1}`);
     return {name, raw, y: smooth ? smoothed(raw) : raw, pale: smooth ? raw : null, colour: tone};
   });
-  const show = (i) => showLegend(panel.legend, lines, steps, i, options);
+  const label = page.axes.find(([name]) => name === curves.axis)[1];
+  const top = look.cut ? usualTop(lines, steps, panel.note) : null;
+  const show = (i) => showLegend(panel.legend, lines, steps, i, chart);
   drawPlot(panel.plot, {
-    ...{x: steps, lines, height: 190, yLog, range: options.range, stacked: options.stacked, points: options.points},
+    ...{x, lines, height: 190, yLog, range: look.range, stacked: look.stacked, points: look.points, top, xLabel: label},
     sync: 'run',
     onCursor: show,
-    onClick: (i) => openStep(steps[i], options.of === 'eval'),
+    onClick: (i) => openStep(steps[i], kind === 'eval'),
   });
   show(null);
+  const columns = [['step', steps], ...(curves.axis === 'step' ? [] : [[label, x]]), ...metrics.map((name) => [name, table[name]])];
+  replace(panel.saved, saveButtons(title, () => columns, panel.plot, lines));
+}
+
+// The top of an axis that steps far above the others leave: those that compile, or evaluate. A note names them.
+function usualTop(lines, steps, note) {
+  const sums = steps.map((_, i) => lines.reduce((sum, line) => sum + (line.y[i] ?? 0), 0));
+  const top = 3 * sums.toSorted((a, b) => a - b)[Math.floor(0.8 * sums.length)];
+  const above = steps.filter((_, i) => sums[i] > top);
+  const named = above.slice(0, 4).map((step) => `step ${step} (${number(sums[steps.indexOf(step)], 3)})`);
+  note.textContent = above.length && top ? `Beyond the axis: ${named.join(', ')}${above.length > 4 ? ' …' : ''}` : '';
+  return above.length && top ? top : null;
 }
 
 // Means over the past with exponential weights; the first values weigh no more than the others (as in TensorBoard).
@@ -157,13 +136,13 @@ function smoothed(values) {
   });
 }
 
-function showLegend(legend, lines, steps, i, options) {
+function showLegend(legend, lines, steps, i, {kind, look}) {
   const last = i ?? steps.length - 1;
   const names = lines.map((line) => line.name);
   const entries = lines.map(({name, raw, colour: tone}) => {
-    const meaning = page.explanations[options.of ?? 'train'][name];
-    const text = `${shortName(name, names)} ${number(raw[last])}`;
-    return legendEntry(tone, text, meaning ? `${name}: ${meaning}` : name, Boolean(options.stacked));
+    const meaning = page.explanations[kind][name];
+    const text = `${visible(shortName(name, names))} ${number(raw[last])}`;
+    return legendEntry(tone, text, visible(meaning ? `${name}: ${meaning}` : name), Boolean(look.stacked));
   });
   replace(legend, element('span', {class: 'muted'}, `step ${steps[last]}`), entries);
 }

@@ -63,15 +63,15 @@ function drawFigure(place, finding, height = 250) {
   if (x.every((value) => typeof value === 'number')) x.sort((a, b) => a - b);
   const lines = finding.series.map((series, n) => {
     const placeOf = new Map(series.x.map((value, i) => [value, i]));
-    const column = (values) => values && x.map((value) => values[placeOf.get(value)] ?? null);
+    const column = (values) => values && x.map((value) => values[placeOf.get(value)]);
     const [y, low, high] = [series.y, series.low, series.high].map(column);
     return {name: series.name, y, low, high, colour: colour(`c${(n % 8) + 1}`)};
   });
   const told = (i) =>
     lines
-      .filter((line) => line.y[i] !== null)
+      .filter((line) => (line.y[i] ?? null) !== null)
       .map(({name, y, low, high}) => {
-        const interval = low && low[i] !== null ? ` [${number(low[i])}, ${number(high[i])}]` : '';
+        const interval = low && (low[i] ?? null) !== null ? ` [${number(low[i])}, ${number(high[i])}]` : '';
         return `${visible(name)}: ${number(y[i])}${interval}`;
       });
   drawPlot(place, {

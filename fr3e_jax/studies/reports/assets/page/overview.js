@@ -1,40 +1,76 @@
-// What the run was: its result, what it spent, and every setting.
+// What the run was: the verdict, what to look at, its scores and what it spent; and every setting.
 
-function overviewFacts() {
-  const {metrics, run} = page;
-  const last = (table, name) => (table[name] ? (table[name].filter((value) => value !== null).at(-1) ?? null) : null);
-  const facts = [];
-  for (const name of Object.keys(metrics.eval).filter((one) => HELD_OUT_NAME.test(one))) {
-    const known = metrics.eval[name].filter((value) => value !== null);
-    if (known.length)
-      facts.push([
-        `held-out ${name}`,
-        known.length > 1 ? `${percent(known[0])}\u00a0→\u00a0${percent(known.at(-1))}` : percent(known[0]),
-      ]);
-  }
-  const tokens = (metrics.train['tokens/sampled_tokens'] ?? []).reduce((sum, value) => sum + (value ?? 0), 0);
-  facts.push(
-    ['training steps', String(run.last_step)],
-    ['sampled tokens', number(run.summary?.sampled_tokens ?? tokens)],
+function headlineElement() {
+  const {facts, verdict, alerts, progress} = page.headline;
+  return element(
+    'div',
+    {class: 'headline', 'aria-label': 'what happened'},
+    element('p', {class: 'verdict'}, visible(verdict)),
+    alerts.length
+      ? element(
+          'ul',
+          {class: 'alerts', 'aria-label': 'look at'},
+          alerts.map(({text, place}) => element('li', {}, button(visible(text), () => showPlace(place)))),
+        )
+      : null,
+    element(
+      'dl',
+      {class: 'details', 'aria-label': 'the run'},
+      [...facts, ['state', page.run.reason || page.run.state], ...progressFacts(progress)].map(([name, value]) =>
+        element('div', {}, element('dt', {}, name), element('dd', {'data-fact': name}, visible(value))),
+      ),
+    ),
+    scoreCards(),
   );
-  const cpu = run.summary?.cpu_seconds ?? last(metrics.train, 'cpu_seconds');
-  if (cpu !== null) facts.push(['CPU time', duration(cpu)]);
-  facts.push([run.reason ? `state: ${visible(run.reason)}` : 'state', run.state]);
+}
+
+function progressFacts({step, max_steps: steps, sampled_tokens: tokens, max_sampled_tokens: most, left}) {
+  const of = (limit) => (limit ? ` of ${number(limit)}` : '');
+  return [
+    ['training steps', number(step) + of(steps)],
+    ...(tokens ? [['sampled tokens', number(tokens) + of(most)]] : []),
+    ...(left ? [['left', left]] : []),
+  ];
+}
+
+function scoreCards() {
+  const table = page.metrics.eval,
+    [chart] = page.charts.filter(({kind, first}) => kind === 'eval' && first);
+  const known = (chart?.metrics ?? []).map((name) => [name, table[name].filter((value) => value !== null)]);
   return element(
     'div',
     {class: 'facts'},
-    facts.map(([name, value]) => element('div', {class: 'fact panel'}, element('b', {}, value), element('span', {}, name))),
+    known.map(([name, values]) =>
+      element(
+        'div',
+        {class: 'fact panel'},
+        element('b', {}, [...new Set([values[0], values.at(-1)])].map((value) => `${(100 * value).toFixed(1)}%`).join('\u00a0→\u00a0')),
+        element('span', {}, `held-out ${visible(name)}`),
+      ),
+    ),
   );
 }
 
-function percent(value) {
-  return `${(100 * value).toFixed(1)}%`;
+// Where an alert leads: the chart of a metric, the prompts that pass a filter, or a setting.
+function showPlace({view, metric, filter, setting}) {
+  showView(view);
+  remember();
+  if (filter) {
+    prompts.filterChoice.value = filter;
+    prompts.filterChoice.dispatchEvent(new Event('change'));
+    if (prompts.shown.length) openPrompt(prompts.shown[0]);
+  }
+  if (setting) {
+    settingSearch.value = setting;
+    settingSearch.dispatchEvent(new Event('input'));
+  }
+  const chart = [...document.querySelectorAll('.chart')].find((node) => node.dataset.metrics.split('\n').includes(metric));
+  for (const node of document.querySelectorAll('.chart.pointed')) node.classList.remove('pointed');
+  chart?.classList.add('pointed');
+  chart?.scrollIntoView({block: 'center'});
 }
 
-function duration(seconds) {
-  if (seconds < 100) return `${seconds.toFixed(0)} s`;
-  return seconds < 6000 ? `${(seconds / 60).toFixed(0)} min` : `${(seconds / 3600).toFixed(1)} h`;
-}
+let settingSearch = null;
 
 function settingsView() {
   const {run} = page;
@@ -46,17 +82,17 @@ function settingsView() {
         element('td', {class: 'text'}, visible(typeof value === 'string' ? value : JSON.stringify(value))),
       ]),
     );
-  const search = element('input', {type: 'search', placeholder: 'search a setting', 'aria-label': 'search a setting'});
+  settingSearch = element('input', {type: 'search', placeholder: 'search a setting', 'aria-label': 'search a setting'});
   const place = element('div', {class: 'scroll'});
-  const list = () => replace(place, rows(Object.entries(run.settings).filter(([name]) => name.includes(search.value))));
-  search.addEventListener('input', list);
+  const list = () => replace(place, rows(Object.entries(run.settings).filter(([name]) => name.includes(settingSearch.value))));
+  settingSearch.addEventListener('input', list);
   const view = element(
     'section',
     {},
     element('h2', {}, 'Origin'),
     element('div', {class: 'scroll'}, rows(Object.entries(run.provenance))),
     element('h2', {}, 'Settings'),
-    search,
+    settingSearch,
     place,
   );
   view.drawn = list;

@@ -1,0 +1,120 @@
+"""The charts of a run's page: which metrics each one draws. Every metric that the run wrote is in one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict
+
+from fr3e_jax.runs.declared_metrics import find
+
+
+class Look(TypedDict, total=False):
+    """How a chart draws its metrics."""
+
+    range: Sequence[float]
+    """Values that the axis holds at least."""
+    stacked: bool
+    points: bool
+    logarithmic: bool
+    colours: Mapping[str, str]
+    """Metric → name of its colour; the others take the usual ones."""
+    cut: bool
+    """Steps far above the others, such as one that compiles, run out of the axis, and a note has their values."""
+
+
+class Chart(TypedDict):
+    """One chart."""
+
+    title: str
+    kind: str
+    """``train`` or ``eval``."""
+    metrics: list[str]
+    look: Look
+    first: bool
+    """Whether it answers one of the first questions."""
+
+
+_SHARES: Look = {"range": (0, 1)}
+_HELD_OUT: Look = {"range": (0, 1), "points": True}
+_VERDICTS = {"all_right": "right", "mixed": "between", "all_wrong": "wrong"}
+
+
+def _groups(family: str) -> Look:
+    return {"stacked": True, "colours": {f"{family}/{name}": colour for name, colour in _VERDICTS.items()}}
+
+
+CHARTS: Sequence[tuple[str, str, str, Look]] = (
+    ("Reward", "train", r"reward/mean|explore/reward|returns/reward", _SHARES),
+    ("Held-out problems", "eval", r"greedy|avg|(avg|pass|maj)@\d+", _HELD_OUT),
+    ("Held-out problems by benchmark", "eval", r"[^/]+/(greedy|avg@\d+)", _HELD_OUT),
+    ("Entropy (nats a token)", "train", r"entropy/\w+", {}),
+    (
+        "Prompts by their base rollouts",
+        "train",
+        r"base_groups/(all_right|mixed|all_wrong)",
+        _groups("base_groups"),
+    ),
+    (
+        "Explored states by their rollouts",
+        "train",
+        r"state_groups/(all_right|mixed|all_wrong)",
+        _groups("state_groups"),
+    ),
+    ("Response length (tokens)", "train", r"length/mean|explore/length|returns/length", {}),
+    ("Reward functions, of all responses", "train", r"rewards/.*", _SHARES),
+    ("Values of states", "train", r"value/S_\d+", _SHARES),
+    ("Modulation of advantages", "train", r"alpha/(mean|min|max)", {}),
+    ("Clipped share of tokens", "train", r"clip/(low|high|dual)", {}),
+    ("Gap of sampler and trainer (nats)", "train", r"logprob_gap/(mean|max)", {"logarithmic": True}),
+    ("Loss", "train", r"loss/\w+", {}),
+    ("Gradient norm", "train", r"gradient_norm/\w+", {}),
+    (
+        "Verdicts",
+        "train",
+        r"verifier/.*",
+        {"stacked": True, "colours": {"verifier/right": "right", "verifier/wrong": "wrong"}},
+    ),
+    ("Seconds by stage", "train", r"seconds/(?!grading_wait).*", {"stacked": True, "cut": True}),
+    (
+        "Tokens by kind",
+        "train",
+        r"tokens/(sampled_tokens|loss_tokens|trained_positions|reused_prefix_positions|prefill_positions)",
+        {},
+    ),
+    ("Prompts of a step", "train", r"prompts/.*", {}),
+)
+"""Title, kind of the records, pattern of the names, and look of the charts that answer the first questions."""
+
+
+def charts(tables: Mapping[str, Iterable[str]]) -> list[Chart]:
+    """The charts of `CHARTS` for which the run has metrics, then those of every other metric by family and unit.
+
+    Args:
+      tables: the names of the metrics by ``train`` and ``eval``.
+    """
+    left = {kind: [name for name in names if name != "step"] for kind, names in tables.items()}
+    made: list[Chart] = []
+    for title, kind, pattern, look in CHARTS:
+        drawn = [name for name in left.get(kind, ()) if re.fullmatch(pattern, name)]
+        if drawn:
+            first = list(look.get("colours", {}))
+            shown = sorted(drawn, key=lambda name: first.index(name) if name in first else len(first))
+            made.append({"title": title, "kind": kind, "metrics": shown, "look": look, "first": True})
+            left[kind] = [name for name in left[kind] if name not in drawn]
+    for kind, names in left.items():
+        families: dict[tuple[str, str], list[str]] = {}
+        for name in names:
+            row = find(name, kind)
+            family = name.partition("/")[0] if "/" in name else "further metrics"
+            families.setdefault((family, row.unit if row else ""), []).append(name)
+        for (family, unit), members in families.items():
+            title = members[0] if len(members) == 1 else family.replace("_", " ")
+            title = (
+                ("held-out: " if kind == "eval" else "")
+                + title
+                + (f" ({unit.partition(',')[0]})" if unit not in ("", title) else "")
+            )
+            look = {"points": kind == "eval"}
+            made.append({"title": title, "kind": kind, "metrics": members, "look": look, "first": False})
+    return made
