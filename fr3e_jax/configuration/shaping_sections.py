@@ -58,14 +58,6 @@ class SampleReinforcementConfig:
     negative: float = option(1.0, "factor of the advantages of wrong responses; 0: right responses alone", ge=0)
 
 
-@implemented_by("objectives.shaping_steps:unlikeliness", source="He et al. 2025, section 4")
-@dataclass
-class UnlikelinessConfig:
-    """Rewarding the unlikely: A (1 - beta (G - rank) / G) of right responses with A > 0, G the group's size."""
-
-    beta: float = option(0.25, "share of its advantage that the likeliest response of a group loses", gt=0, le=1)
-
-
 @implemented_by("objectives.shaping_steps:sequence_weighting", source="Vanlioglu 2025, eq. 6-10", reads=("entropies",))
 @dataclass
 class SequenceWeightingConfig:
@@ -140,7 +132,6 @@ class ShapingConfig:
     perplexity: PerplexityConfig = field(default_factory=PerplexityConfig)
     position: PositionConfig = field(default_factory=PositionConfig)
     sample_reinforcement: SampleReinforcementConfig = field(default_factory=SampleReinforcementConfig)
-    unlikeliness: UnlikelinessConfig = field(default_factory=UnlikelinessConfig)
     sequence_weighting: SequenceWeightingConfig = field(default_factory=SequenceWeightingConfig)
     forking_tokens: ForkingTokensConfig = field(default_factory=ForkingTokensConfig)
     clip_cov: ClipCovConfig = field(default_factory=ClipCovConfig)

@@ -137,21 +137,6 @@ def sample_reinforcement(
 
 
 @checked_shapes
-def unlikeliness_factors(
-    logprobs: Float[AnyArray, " N"], peers: Shaped[AnyArray, "N N"], *, beta: float
-) -> Float[jax.Array, " N"]:
-    """1 − β (G − rank) / G: of a group's right responses, unlikely ones weigh more. (He et al. 2025, section 4.)
-
-    ("Rewarding the unlikely: Lifting GRPO beyond distribution sharpening".) ``logprobs`` are those of whole responses,
-    ``peers[i]`` marks the members of i's group, G is their number. Rank 0 is the likeliest; equal ones share a rank.
-    """
-    peers, logprobs = jnp.asarray(peers, bool), jnp.asarray(logprobs, jnp.float32)
-    rank = jnp.sum(peers & (logprobs[None, :] > logprobs[:, None]), axis=-1)
-    count = jnp.maximum(peers.sum(axis=-1), 1)
-    return 1.0 - beta * (count - rank) / count
-
-
-@checked_shapes
 def pass_at_k_advantages(
     correct: Shaped[AnyArray, "*batch M"], mask: Shaped[AnyArray, "*batch M"], *, k: int
 ) -> Float[jax.Array, "*batch M"]:

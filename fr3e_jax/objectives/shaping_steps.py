@@ -122,20 +122,6 @@ def sample_reinforcement(tokens: Tokens, *, positive: float, negative: float) ->
     return tokens._replace(advantages=shaped), {"positive_share": share / jnp.maximum(total, 1e-12)}
 
 
-def unlikeliness(tokens: Tokens, *, beta: float) -> tuple[Tokens, Metrics]:
-    """A factor on positive advantages of right responses, the smaller, the likelier one is in its group.
-
-    (He et al. 2025.) A wrong response, to which a graded reward gives a positive advantage, keeps it.
-    """
-    logprobs = masked_sum(tokens.old_logprobs, tokens.counted, axis=-1)
-    factors = shaping.unlikeliness_factors(logprobs, _peers(tokens), beta=beta)[:, None]
-    rewarded = tokens.right[:, None] & (tokens.advantages > 0)
-    shaped = jnp.where(rewarded, tokens.advantages * factors, tokens.advantages)
-    passing = masked_sum(shaped, tokens.counted & rewarded)
-    total = masked_sum(tokens.advantages, tokens.counted & rewarded)
-    return tokens._replace(advantages=shaped), {"kept": passing / jnp.maximum(total, 1e-12)}
-
-
 def sequence_weighting(
     tokens: Tokens,
     *,

@@ -137,7 +137,6 @@ SHAPING = MetricGroup("Shaping steps", "train", "the step is " + _STEP, (
     M("shaping/position/added", "advantage", "mean growth of the advantage's size by the place in the response"),
     M("shaping/sample_reinforcement/positive_share", SHARE,
       "weight of the right responses in the sum of advantages' sizes"),
-    M("shaping/unlikeliness/kept", SHARE, "what is left of the sum of positive advantages"),
     M("shaping/sequence_weighting/scale", "factor", "mean factor of a token's loss"),
     M("shaping/forking_tokens/kept", SHARE, "tokens that carry gradient"),
     M("shaping/forking_tokens/threshold", "nats", "least entropy of a token that carries gradient"),

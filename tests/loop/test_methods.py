@@ -82,7 +82,6 @@ METHOD: dict[str, Callable[[Metrics], bool]] = {
     "treepo": lambda m: all(0 < s["advantage/max_abs"] < 1 for s in m),
     "truncated_importance": lambda m: all(s["logprob_gap/mean"] > 1e-4 for s in m),
     "vineppo": lambda m: all(s["batch/rollouts"] == s["batch/trunks"] for s in m),
-    "unlikeliness": lambda m: all(0.75 < s["shaping/unlikeliness/kept"] < 1 for s in m),
 }
 """The expectation that a recipe's header states of its own metric, if it states one."""
 

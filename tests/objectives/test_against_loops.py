@@ -26,7 +26,6 @@ from fr3e_jax.objectives.shaping import (
     perplexity_weights,
     position_shaped_advantages,
     sample_reinforcement,
-    unlikeliness_factors,
 )
 
 entropy_guided_weights = partial(weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step")
@@ -186,20 +185,6 @@ def test_perplexity(seed, fill):
             spread = used.std()
             expected = (values - used.mean()) / spread if spread > 1e-6 else np.zeros(len(values))
             close(found[g][case.present[g]], expected, rtol=2e-3, atol=2e-3)
-
-
-@cases
-@quick
-def test_unlikeliness(seed, fill):
-    case = Case(seed, fill)
-    logprobs, group = case.normal(N).round(1), np.arange(N) // M  # rounded: some are equal
-    there = case.mask.any(axis=1)
-    peers = (group[:, None] == group[None, :]) & there[None, :]
-    factors = np.asarray(unlikeliness_factors(logprobs, peers, beta=0.4))
-    for i in np.flatnonzero(there):
-        others = [j for j in range(N) if there[j] and group[j] == group[i]]
-        rank = sum(logprobs[j] > logprobs[i] for j in others)
-        close(factors[i], 1 - 0.4 * (len(others) - rank) / len(others))
 
 
 @cases

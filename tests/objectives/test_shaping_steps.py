@@ -131,14 +131,6 @@ def test_clip_cov_passes_over_tokens_that_are_clipped_already(tokens):
     assert clipped[tokens.counted].any() and np.array_equal(masked, tokens.counted & ~clipped)
 
 
-def test_unlikeliness_changes_the_positive_advantages_of_right_responses_alone(tokens):
-    shaped, metrics = STEPS["unlikeliness"](tokens)
-    a, mask = tokens.advantages, tokens.counted
-    expected = mask & tokens.right[:, None] & (a > 0)
-    assert np.array_equal((np.asarray(shaped.advantages) != a) & mask, expected) and expected.any()
-    assert (mask & ~tokens.right[:, None] & (a > 0)).any() and 0.75 <= metrics["kept"] < 1
-
-
 def test_steps_are_applied_in_the_order_of_the_list(tokens):
     entropy = (shaping_steps.entropy_advantage, {"alpha": 1000.0, "kappa": 2.0})  # half of |A| is added everywhere
     negative = (shaping_steps.sample_reinforcement, {"positive": 0.0, "negative": 1.0})

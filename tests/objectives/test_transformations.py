@@ -109,7 +109,6 @@ CALLS = {
     "tree_advantages": ((floats(J, M), bits(J, M), floats(), floats()), {}),
     "truncated_importance_weight": ((floats(T), floats(T)), dict(cap=2.0)),
     "uniform_anchors": ((LENGTHS,), dict(rules=AnchorRules(J), T=T)),
-    "unlikeliness_factors": ((floats(M), bits(M, M)), dict(beta=0.25)),
     "update_magnitude": ((LOGITS, TOKEN_IDS, floats(T)), {}),
     "value_differences": ((floats(J), floats(), bits(J)), {}),
     "value_modulation": ((floats(J), floats(), bits(J)), dict(variant="sharpen")),
