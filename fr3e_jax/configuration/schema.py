@@ -165,9 +165,6 @@ class ExploreConfig:
     rollouts_per_state: int = option(8, "rollouts from each state (M)", ge=1)
     max_correct: int = option(1, "correct base rollouts expanded per kept prompt", ge=0)
     max_wrong: int = option(1, "wrong base rollouts expanded per kept prompt", ge=0)
-    base_choice: Literal["random", "best"] = option(
-        "random", "choice of correct and wrong bases: at random, or first those of the highest mean log-prob of a token"
-    )
     anchor_selection: Literal["entropy", "logprob", "random", "uniform", "gradient", "delimiter"] = option(
         "entropy",
         "anchors: tokens of highest entropy, of lowest log-prob, at random, evenly spaced, of largest update, or "

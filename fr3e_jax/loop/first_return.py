@@ -119,16 +119,13 @@ def base_requests(session: Session, step: int, prompts: list[Prompt], first: int
 def choose_bases(explore: ExploreConfig, noise: Noise, step: int, group: PromptGroup) -> list[int]:
     """Indices of at most ``max_correct`` correct and ``max_wrong`` wrong base rollouts of a kept prompt, ascending.
 
-    The choice is random. With ``base_choice=best`` the highest mean log-probs of sampled tokens come first, ties in
-    random order. Responses of one token are passed over: they have no state between the prompt and their end. A prompt
-    whose success rate exceeds ``max_success_rate`` has none.
+    The choice is random. Responses of one token are passed over: they have no state between the prompt and their end. A
+    prompt whose success rate exceeds ``max_success_rate`` has none.
     """
     if not explore.enabled or not group.kept or group.success_rate > explore.max_success_rate:
         return []
     generator = noise.generator(CHOICE, step, group.position)
     order = [int(n) for n in generator.permutation(len(group.rollouts)) if len(group.rollouts[n].token_ids) > 1]
-    if explore.base_choice == "best":
-        order.sort(key=lambda n: -float(np.mean(group.rollouts[n].logprobs[group.rollouts[n].sampled])))
     right = group.right
     correct = [n for n in order if right[n]][: explore.max_correct]
     wrong = [n for n in order if not right[n]][: explore.max_wrong]

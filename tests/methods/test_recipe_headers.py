@@ -60,7 +60,6 @@ def test_function_and_test_exist(method):
         "advantage.modulation",
         "advantage.reward_range",
         "explore.anchor_selection",
-        "explore.base_choice",
         "explore.initial_state",
         "kl.estimator",
         "kl.place",
