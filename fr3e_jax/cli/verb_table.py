@@ -43,7 +43,7 @@ VERBS = {
     ),
     "analyse": (
         "verbs.analyse",
-        "Analyse stored runs as the papers do: pass@k, diversity, entropy, stages, response quality, FR3E's figures.",
+        "Analyse stored runs as the papers do: pass@k, maj@k, entropy, and FR3E's figures.",
     ),
     "intervene": (
         "studies.laboratory.intervene",

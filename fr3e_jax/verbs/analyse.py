@@ -25,7 +25,6 @@ SHOWN_SERIES = 2  # in the table; the files have all
 def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.add_argument("runs", metavar="RUN", nargs="*", help="run directory; several are laid over each other")
-    parser.add_argument("--baseline", metavar="RUN", help="a run to lay beside the others, such as GRPO beside FR3E")
     parser.add_argument(
         "--out", type=on_this_machine, metavar="DIR", help="folder of the files (default RUN/analysis of the first run)"
     )
@@ -47,17 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.runs:
         raise ConfigError("found no run; expected run directories: fr3e analyse runs/demo-20250101-120000")
     runs = [StoredRun.open(run_to_read(run)) for run in arguments.runs]
-    baseline = StoredRun.open(run_to_read(arguments.baseline)) if arguments.baseline else None
     findings, left_out = analyse(
         runs,
-        baseline=baseline,
         seed=arguments.seed,
         only=[name.strip() for name in arguments.only.split(",") if name.strip()],
     )
     if not findings:
         reasons = "; ".join(dict.fromkeys(f"{missing.name}: {missing.reason}" for missing in left_out))
         raise ConfigError(f"found nothing to analyse in {', '.join(arguments.runs)} ({reasons})")
-    folder = Path(arguments.out).expanduser() if arguments.out else _folder(runs, baseline)
+    folder = Path(arguments.out).expanduser() if arguments.out else _folder(runs)
     write_findings(findings, folder)
     if arguments.json:
         print(json.dumps([json.loads(finding_content(finding)) for finding in findings], indent=2))
@@ -102,8 +99,8 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _folder(runs: Sequence[StoredRun], baseline: StoredRun | None) -> Path:
-    others = [run.name for run in (*runs[1:], *([baseline] if baseline else []))]
+def _folder(runs: Sequence[StoredRun]) -> Path:
+    others = [run.name for run in runs[1:]]
     folder = runs[0].directory.path / "analysis"
     return folder / ("with_" + "_".join(others)) if others else folder
 
@@ -121,4 +118,4 @@ def _print(findings: Sequence[Finding], left_out: Sequence[LeftOut], folder: Pat
     console.print(f"JSON and CSV of each: {folder}", soft_wrap=True)
 
 
-VERB = Verb("fr3e analyse runs/fr3e-20250101-120000 --baseline runs/grpo-20250101-120000", declare, run, recipe=False)
+VERB = Verb("fr3e analyse runs/fr3e-20250101-120000 runs/grpo-20250101-120000", declare, run, recipe=False)

@@ -39,7 +39,7 @@ def sweep(tmp_path_factory) -> Path:
     write_reported_run(folder / "0")
     (folder / "0" / "summary.json").write_text(json.dumps(SUMMARY))
     (folder / "0" / "status.json").write_text('{"state": "finished", "reason": ""}')
-    assert main(["analyse", str(folder / "0"), "--only", "pass_at_k,token_clouds"]) == 0
+    assert main(["analyse", str(folder / "0"), "--only", "pass_at_k"]) == 0
     shutil.copytree(folder / "0", folder / "1")
     swept = [{"run_dir": name, "exit_code": 0, "settings": {"seed": name}} for name in "01"]
     (folder / "sweep.json").write_text(json.dumps({"recipe": "r", "runs": swept}))
@@ -53,7 +53,7 @@ def commands(folder: Path) -> list[list[str]]:
         ["report", run],
         ["show", run, "--step", "1", "--prompts", "99"],
         ["show", run, "--step", "0", "--eval", "--full"],
-        ["analyse", run, "--only", "pass_at_k,entropy_by_sign,token_clouds,advantages_over_steps"],
+        ["analyse", run, "--only", "pass_at_k,entropy_by_sign,advantages_over_steps"],
         ["compare", str(folder), "--json", "-"],
         ["runs", str(folder), "--unfold"],
     ]
@@ -96,7 +96,7 @@ def damages(folder: Path, rng: random.Random):
         "summary.json",
         "status.json",
     ]
-    files += ["analysis/pass_at_k.json", "analysis/token_clouds.json", "../sweep.json"]
+    files += ["analysis/pass_at_k.json", "../sweep.json"]
     for file in files:
         lines = lines_of(folder / "0" / file)
         if file.endswith(".json"):

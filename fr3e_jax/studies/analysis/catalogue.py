@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.studies.analysis import (
-    diversity,
     entropy_profiles,
     fr3e_figures,
-    response_quality,
+    majority,
     success,
 )
 from fr3e_jax.studies.analysis.figure import Figure, Finding
@@ -24,13 +23,8 @@ ANALYSES = {
     analysis.name: analysis
     for analysis in (
         success.pass_at_k,
-        diversity.maj_at_k,
-        diversity.answer_diversity,
-        response_quality.length_by_outcome,
+        majority.maj_at_k,
         entropy_profiles.entropy_by_sign,
-        entropy_profiles.token_clouds,
-        response_quality.low_quality_responses,
-        response_quality.perplexity_by_outcome,
         entropy_profiles.entropy_by_relative_position,
         fr3e_figures.reward_by_problem,
         fr3e_figures.advantages_over_steps,
@@ -60,14 +54,12 @@ def findings(run: StoredRun, *, seed: int = 0, only: Collection[str] = ()) -> li
 def analyse(
     runs: Sequence[StoredRun],
     *,
-    baseline: StoredRun | None = None,
     seed: int = 0,
     only: Collection[str] = (),
 ) -> tuple[list[Finding], list[LeftOut]]:
     """The findings of one run or of several, laid over each other, and the analyses that were left out.
 
     Args:
-      baseline: one more run, named as such.
       seed: of the draws of steps and prompts, of bootstraps and of votes.
       only: names of analyses; empty: all.
 
@@ -76,8 +68,7 @@ def analyse(
     """
     if unknown := sorted(set(only) - set(ANALYSES)):
         raise ConfigError(f"found no analysis {', '.join(unknown)}; expected some of {', '.join(ANALYSES)}")
-    named = dict(zip(labels(runs), runs, strict=True)) | ({f"{baseline.name} (baseline)": baseline} if baseline else {})
-    materials = {name: Material(run, seed) for name, run in named.items()}
+    materials = {name: Material(run, seed) for name, run in zip(labels(runs), runs, strict=True)}
     results: list[Finding] = []
     left_out: list[LeftOut] = []
     for analysis in ANALYSES.values():

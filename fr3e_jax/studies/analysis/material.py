@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.responses import ReadLimits, Responses, read_responses
 from fr3e_jax.studies.analysis.stored_run import Stem, StoredRun
-
-if TYPE_CHECKING:
-    from fr3e_jax.data.tokenizer import TextCodec
 
 
 class NothingToShow(Exception):
@@ -70,18 +66,6 @@ class Material:
             pass
         return self.training, "base rollouts of training"
 
-    @property
-    def codec(self) -> TextCodec:
-        """The run's tokenizer.
-
-        Raises:
-          NothingToShow: it is no longer where the settings say.
-        """
-        codec = self.run.codec
-        if codec is None:
-            raise NothingToShow("the tokenizer is no longer where the settings say")
-        return codec
-
     def _read(self, stem: Stem, missing: str) -> Responses:
         responses = read_responses(self.run, stem, seed=self.seed, limits=self.limits)
         if not len(responses):
@@ -95,7 +79,7 @@ class Analysis:
 
     name: str
     need: str
-    """Data of a run: metrics, training rollouts, samples; with "and tokenizer" also their texts.
+    """Data of a run: training rollouts or samples.
 
     Samples are those of an evaluation, else base rollouts of training.
     """

@@ -38,14 +38,10 @@ class Responses:
     """int64 ``[R + 1]``: response i has the tokens ``starts[i]`` to ``starts[i + 1] - 1``."""
     tokens: np.ndarray
     """int32 ``[T]``, with the stop token."""
-    logprobs: np.ndarray
-    """float32 ``[T]``, under the distribution that the token was sampled from."""
     entropies: np.ndarray
     """float32 ``[T]``, of the full vocabulary, in nats."""
     counted: np.ndarray
     """bool ``[T]``: the policy sampled the token in this very response: neither a shared prefix nor a tool's answer."""
-    written: np.ndarray
-    """bool ``[T]``: the policy wrote the token; False in tool answers."""
     records: Sequence[RolloutRecord]
     """``[R]``, without their tokens."""
     note: str = ""
@@ -88,16 +84,6 @@ class Responses:
         """int64 ``[T]``: 0-based place of each token in its whole response."""
         return np.arange(len(self.tokens)) - np.repeat(self.starts[:-1], self.lengths)
 
-    def span(self, response: int) -> slice:
-        """The tokens of a response in the columns."""
-        return slice(int(self.starts[response]), int(self.starts[response + 1]))
-
-    def mean_by_response(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Mean of ``values`` ``[T]`` over the masked tokens of each response → float64 ``[R]``, NaN where none is."""
-        counts = np.bincount(self.owner[mask], minlength=len(self))
-        sums = np.bincount(self.owner[mask], weights=values[mask].astype(np.float64), minlength=len(self))
-        return np.divide(sums, counts, out=np.full(len(self), math.nan), where=counts > 0)
-
     @cached_property
     def by_outcome(self) -> dict[str, np.ndarray]:
         """Masks ``[R]`` of the graded responses that are right and of those that are wrong, if there are any."""
@@ -105,7 +91,7 @@ class Responses:
         return {name: mask for name, mask in masks.items() if mask.any()}
 
 
-_TOKEN_COLUMNS = {"tokens": np.int32, "logprobs": np.float32, "entropies": np.float32, "counted": bool, "written": bool}
+_TOKEN_COLUMNS = {"tokens": np.int32, "entropies": np.float32, "counted": bool}
 
 
 def responses_of(rollouts: Iterable[RolloutRecord], *, note: str = "") -> Responses:
@@ -122,7 +108,7 @@ def responses_of(rollouts: Iterable[RolloutRecord], *, note: str = "") -> Respon
         written = np.ones(len(record.token_ids), bool)
         for start, end in record.answers:
             written[start:end] = False
-        values = (record.token_ids, record.logprobs, record.entropies, written, written)
+        values = (record.token_ids, record.entropies, written)
         for (name, column), response in zip(token_columns.items(), values, strict=True):
             prefix = np.zeros(fork, bool) if name == "counted" else column[parent + 1][:fork]
             column.append(np.concatenate([prefix, np.asarray(response, _TOKEN_COLUMNS[name])]))

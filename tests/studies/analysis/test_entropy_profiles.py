@@ -1,4 +1,4 @@
-"""Entropy by position, by sign and by token, against plain loops over stored rollouts."""
+"""Entropy by position and by sign, against plain loops over stored rollouts."""
 
 from collections import defaultdict
 
@@ -63,26 +63,3 @@ def test_entropy_by_sign_follows_the_tokens_that_one_sign_alone_has(run):
         alone = [row for row in own if (row[0], row[4]) not in of_sign[not sign]]
         expected = means((row[0], row[5]) for row in alone)
         assert lines.get(f"tokens in {name} samples only", {}) == pytest.approx(expected)
-
-
-class NumberCodec:
-    def decode(self, ids, *, special_tokens=False):
-        return " ".join(map(str, ids))
-
-
-def test_token_clouds_compare_frequencies_and_entropies(tmp_path):
-    """Of 9 tokens at step 1 one is 14, of 10 at step 2 one is 20; the entropy of a token is its id."""
-    by_step = {1: [2, 3, 4, 8, 6, 7, 14, 8, 1], 2: [2, 4, 8, 9, 10, 11, 6, 8, 20, 1]}
-    rollouts = [
-        rollout(step, 0, base, True, tokens, entropies=[float(token) for token in tokens])
-        for step, tokens in by_step.items()
-        for base in range(5)
-    ]
-    run = made_up_run(tmp_path / "run", rollouts=rollouts)
-    run.__dict__["codec"] = NumberCodec()
-    (table,) = findings(run, only=["token_clouds"])
-    rows = {(row["change"], row["token"]): row for row in table.rows()}
-    assert rows["rose", "20"]["late (of 1,000)"] == pytest.approx(1000 / 10)
-    assert rows["fell", "14"]["early (of 1,000)"] == pytest.approx(1000 / 9)
-    assert rows["fell", "14"]["late entropy (nats)"] is None
-    assert not [change for change, _ in rows if change == "entropy fell"]

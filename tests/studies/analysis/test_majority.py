@@ -1,4 +1,4 @@
-"""Final answers, their diversity and majority, against counting by hand."""
+"""Final answers and their majority, against counting by hand."""
 
 from itertools import combinations
 
@@ -7,16 +7,9 @@ import pytest
 from analysed_runs import made_up_run, rollout
 
 from fr3e_jax.studies.analysis.catalogue import findings
-from fr3e_jax.studies.analysis.diversity import distinct_answers, majority_curve, majority_verdict
+from fr3e_jax.studies.analysis.majority import majority_curve, majority_verdict
 
 ANSWERS = ["7", "7", "3", None, "4", "3"]
-
-
-def test_distinct_answers_are_those_of_all_subsets():
-    for k in (1, 2, 4, 6):
-        counted = [len({a for a in subset if a is not None}) for subset in combinations(ANSWERS, k)]
-        assert distinct_answers(ANSWERS, [k])[0] == pytest.approx(np.mean(counted))
-    assert distinct_answers([None, None], [1, 2]).tolist() == [0.0, 0.0]
 
 
 def majority(answers, right):
@@ -61,6 +54,5 @@ def test_curves_of_a_run_are_means_over_its_problems(tmp_path):
         for b, (digit, right) in enumerate(zip("0" + digits, [1, *rights], strict=True))
     ]
     run = made_up_run(tmp_path / "run", samples=samples)
-    majority, diversity = findings(run, only=["maj_at_k", "answer_diversity"])
+    (majority,) = findings(run, only=["maj_at_k"])
     assert majority.series[0].y[0] == pytest.approx(1 / 3) and majority.series[0].y[2] == pytest.approx(0.5)
-    assert diversity.series[0].y == pytest.approx([1.0, (5 / 3 + 1) / 2, 1.5])

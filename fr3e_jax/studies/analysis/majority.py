@@ -1,34 +1,21 @@
-"""Diversity of samples: distinct final answers, and majority votes.
+"""Majority votes of samples over their final answers. (Deng et al. 2025, table 4.)
 
 Dimension key: R responses, N samples of a problem, A distinct answers.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fr3e_jax.studies.analysis.figure import Figure, Series
+from fr3e_jax.studies.analysis.figure import Figure
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
-from fr3e_jax.studies.analysis.success import VOTES, SampleSets, pass_at_k_by_problem
+from fr3e_jax.studies.analysis.success import VOTES, SampleSets
 from fr3e_jax.studies.analysis.verdicts import answer_reader
 
 Answer = str | None
 _VOTES_AT_ONCE = 4_000_000  # votes summed in one piece
-
-
-def distinct_answers(answers: Sequence[Answer], ks: Sequence[int]) -> np.ndarray:
-    """Expected number of distinct final answers among k of n samples → float64 ``[K]``.
-
-    Σ_a (1 − C(n−n_a, k) / C(n, k)), with n_a samples that answer a: the estimator of pass@k for every answer a. A
-    response without an answer adds none. (Deng et al. 2025, figure 1b; the paper gives no formula.)
-    """
-    frequencies = np.array(list(Counter(answer for answer in answers if answer is not None).values()), np.int64)
-    if not len(frequencies):
-        return np.zeros(len(ks))
-    return pass_at_k_by_problem(np.full(len(frequencies), len(answers)), frequencies, ks).sum(axis=0)
 
 
 def majority_verdict(votes: np.ndarray, right_votes: np.ndarray) -> np.ndarray:
@@ -69,50 +56,25 @@ def majority_curve(
     return np.array([float(by_k[k]) for k in ks])
 
 
-def _curves(
-    material: Material, of_problem: Callable[[list[Answer], list[bool], list[int]], np.ndarray]
-) -> tuple[list[Series], str]:
-    sets = SampleSets.of(material)
-    responses = sets.responses
-    read = answer_reader(material.run.settings)
+@analysis("samples", "Deng et al. 2025, table 4")
+def maj_at_k(material: Material) -> Figure:
+    """maj@k for k = 1 … n."""
+    sets, generator = SampleSets.of(material), np.random.default_rng(material.seed)
+    responses, read = sets.responses, answer_reader(material.run.settings)
 
     def of_set(problems: Mapping[str, list[int]], ks: list[int]) -> np.ndarray:
-        rows = []
-        for samples in problems.values():
-            answers = [read(responses.records[i].response) for i in samples]
-            rows.append(of_problem(answers, responses.right[samples].tolist(), ks))
-        return np.stack(rows)
+        answers = [[read(responses.records[i].response) for i in samples] for samples in problems.values()]
+        rights = [responses.right[samples].tolist() for samples in problems.values()]
+        return np.stack([majority_curve(*each, ks, generator) for each in zip(answers, rights, strict=True)])
 
     series = sets.curves(of_set)
     if not any(y for line in series for y in line.y):
         raise NothingToShow("no response has a final answer")
-    return series, sets.note
-
-
-@analysis("samples", "Deng et al. 2025, figure 1b")
-def answer_diversity(material: Material) -> Figure:
-    """Distinct final answers among k samples, before and after training."""
-    series, note = _curves(material, lambda answers, _, ks: distinct_answers(answers, ks))
-    return Figure(
-        title="Distinct final answers",
-        x_label="k (samples)",
-        y_label="distinct answers, mean over problems",
-        series=series,
-        note=note,
-        log_x=True,
-    )
-
-
-@analysis("samples", "Deng et al. 2025, table 4")
-def maj_at_k(material: Material) -> Figure:
-    """maj@k for k = 1 … n."""
-    generator = np.random.default_rng(material.seed)
-    series, note = _curves(material, lambda answers, right, ks: majority_curve(answers, right, ks, generator))
     return Figure(
         title="maj@k",
         x_label="k (samples)",
         y_label="maj@k",
         series=series,
-        note=f"{VOTES} seeded subsets of each problem where 1 < k < n; ties share; {note}",
+        note=f"{VOTES} seeded subsets of each problem where 1 < k < n; ties share; {sets.note}",
         log_x=True,
     )
