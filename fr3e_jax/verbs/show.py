@@ -13,6 +13,7 @@ from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.analysis.verdicts import AnswerReader, answer_of, answer_reader, gold_of, reason
 from fr3e_jax.visible_text import visible
 
 LONGEST = 400  # characters of a text; --full shows all
@@ -45,21 +46,24 @@ def run(arguments: argparse.Namespace) -> int:
     if step not in stored:
         raise ConfigError(f"{stored_run.directory.path} has no rollouts of step {step}; it has {_ranges(stored)}")
     records = stored_run.rollouts(step, stem)
-    shown = 0
+    read, shown = answer_reader(stored_run.settings), 0
     for (_, problem), responses in groupby(records, key=lambda record: (record.prompt_position, record.problem_id)):
         if arguments.problem in (None, problem) and shown < arguments.prompts:
             shown += 1
-            for line in prompt_lines(list(responses), None if arguments.full else LONGEST):
+            for line in prompt_lines(list(responses), None if arguments.full else LONGEST, read):
                 print(line)
     if not shown:
         raise ConfigError(f"step {step} has no rollout of problem {arguments.problem!r}; `--prompts 1` shows an id")
     return 0
 
 
-def prompt_lines(records: list[RolloutRecord], longest: int | None) -> Iterator[str]:
-    """The lines of one prompt: its text, then each response, and below a base the rollouts from its states."""
+def prompt_lines(records: list[RolloutRecord], longest: int | None, read: AnswerReader) -> Iterator[str]:
+    """The lines of one prompt: its text, then each response, and below a base the rollouts from its states.
+
+    ``read`` finds the answer in a response (`fr3e_jax.studies.analysis.verdicts.answer_reader`).
+    """
     first = records[0]
-    gold = f", gold {_cut(first.gold, longest)}" if first.gold else ""
+    gold = f", gold {_cut(gold_of(first), longest)}" if first.gold else ""
     yield f"{first.problem_id} (step {first.step}{gold}): {_cut(first.prompt, longest)}"
     state = None
     for record in records:
@@ -68,18 +72,22 @@ def prompt_lines(records: list[RolloutRecord], longest: int | None) -> Iterator[
                 state = (record.parent, record.state)
                 value = "" if record.value is None else f", V {record.value:.2f}"
                 yield f"    S_{record.state} after {record.fork} tokens{value}: {_cut(record.prefix, longest)}"
-            yield f"      {_figures(record)}  | {_cut(record.response, longest)}"
+            yield f"      {_figures(record, read)}  | {_cut(record.response, longest)}"
         else:
             name = "greedy" if record.kind == "eval" and record.base == 0 else f"{record.kind} {record.base}"
-            yield f"  {name:<8} {_figures(record)}  {_cut(record.response, longest)}"
+            yield f"  {name:<8} {_figures(record, read)}  {_cut(record.response, longest)}"
     yield ""
 
 
-def _figures(record: RolloutRecord) -> str:
+def _figures(record: RolloutRecord, read: AnswerReader) -> str:
+    """Reward, outcome and advantage; of a response that is not right, the answer and the reason of its verdict."""
     advantage = "" if record.advantage is None else f" {record.advantage:+.2f}"
     cut = "" if record.finished else " (cut)"
     outcome = (record.outcome or "").replace("_", " ")
-    return f"{record.reward:.2f} {outcome}{advantage}{cut}"
+    answer = answer_of(record, read)
+    why = reason(record, answer) if record.outcome != "right" else ""
+    stated = f"{_cut(answer, 40)}: " if answer and why else ""
+    return f"{record.reward:.2f} {outcome}{advantage}{cut}{f' [{stated}{why}]' if why else ''}"
 
 
 def _cut(text: str, longest: int | None) -> str:

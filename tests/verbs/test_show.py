@@ -4,6 +4,7 @@ import pytest
 
 from fr3e_jax.cli import main
 from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.studies.analysis.verdicts import answer_reader
 from fr3e_jax.verbs.show import prompt_lines
 
 
@@ -57,10 +58,21 @@ def test_held_out_responses_begin_with_the_greedy_one(show, finished_run):
 def test_long_texts_are_cut_in_the_middle(finished_run):
     record = next(iter(read_rollouts(finished_run / "rollouts" / "step_000002.jsonl.gz")))
     record.response = "a" * 50 + "\n" + "b" * 50
-    assert any("aaa ... bbb" in line for line in prompt_lines([record], 6))
-    assert any("a\\nb" in line for line in prompt_lines([record], None))
+    assert any("aaa ... bbb" in line for line in prompt_lines([record], 6, str))
+    assert any("a\\nb" in line for line in prompt_lines([record], None, str))
 
 
 def test_a_directory_without_a_run_is_named(show, tmp_path):
     code, _, error = show(tmp_path)
     assert code == 2 and str(tmp_path) in error
+
+
+def test_a_response_that_is_not_right_says_its_answer_and_the_reason(finished_run):
+    record = next(iter(read_rollouts(finished_run / "rollouts" / "step_000002.jsonl.gz")))
+    record.outcome, record.reward, record.gold, record.response, record.finished = "wrong", 0.0, "6", "5+2>7", True
+    _, line, _ = prompt_lines([record], None, answer_reader({"data.task": "order"}))
+    assert "0.00 wrong" in line and "[7: not the gold answer]" in line
+    record.outcome = "no_answer"
+    assert "[no answer in the place" in "".join(prompt_lines([record], None, answer_reader({})))
+    record.outcome = "right"
+    assert "[" not in "".join(prompt_lines([record], None, answer_reader({})))
