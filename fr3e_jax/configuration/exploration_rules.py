@@ -20,6 +20,20 @@ def _longer_response(explore: ExploreConfig, cap: int) -> tuple[int, int] | None
     return (least, least) if explore.enabled and least > cap else None
 
 
+def _without_plain_groups(config: Config) -> tuple[str, str] | None:
+    """A setting by which base rollouts are no group of fixed size that trains on its rewards, and one without."""
+    for is_set, setting, remedy in (
+        (config.explore.enabled, "explore.enabled=true", "explore.enabled=false"),
+        (config.tools.branching, "tools.branching=true", "tools.branching=false"),
+        (config.rollout.sampling_rounds > 1, "rollout.sampling_rounds", "rollout.sampling_rounds=1"),
+        (config.rollout.rollouts_per_prompt == 1, "rollout.rollouts_per_prompt=1", "rollout.rollouts_per_prompt=2"),
+        (config.advantage.base_estimator == "gae", "advantage.base_estimator=gae", "advantage.base_estimator=grpo"),
+    ):
+        if is_set:
+            return setting, remedy
+    return None
+
+
 def _other_branches(config: Config) -> tuple[str, str] | None:
     """The setting by which rollouts branch from others, twice."""
     if config.explore.enabled:
@@ -117,6 +131,11 @@ TRAINING_RULES: Rules = {
         lambda c: c.rollout.sampling_rounds > 1 and _other_branches(c),
         "{rollout.sampling_rounds} samples prompts again from their start, but {}=true branches from the first "
         "rollouts; set {}=false, or rollout.sampling_rounds=1",
+    ),
+    "replayed_responses_join_a_plain_group": (
+        lambda c: c.rollout.replay_share and _without_plain_groups(c),
+        "{rollout.replay_share} puts an earlier success into the group of its prompt's rollouts, which {} does not "
+        "leave as it is; set {}, or rollout.replay_share=0",
     ),
     "a_hard_prompt_has_a_success": (
         lambda c: c.returns.size and _rate_of_one_success(c.returns.max_success_rate, c.rollout.rollouts_per_prompt),

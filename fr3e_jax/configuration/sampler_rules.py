@@ -33,8 +33,11 @@ def _merges(lora: LoraConfig) -> bool:
 
 
 def correct_by_default(config: Config, origins: Container[str]) -> None:
-    """Turn on truncated importance weights where the sampler differs and ``origins`` lack ``loss.importance_cap``."""
-    if "loss.importance_cap" not in origins and any(differences(config)):
+    """Turn on truncated importance weights where ``origins`` lack ``loss.importance_cap``.
+
+    They are needed where the sampler differs, and where responses of earlier policies are replayed.
+    """
+    if "loss.importance_cap" not in origins and (any(differences(config)) or config.rollout.replay_share):
         config.loss.importance_cap = USUAL_CAP
 
 

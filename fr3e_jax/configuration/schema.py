@@ -121,6 +121,13 @@ class RolloutConfig:
         "all train, half of them right where there are as many (Reinforce-Ada)",
         ge=1,
     )
+    replay_share: float = option(
+        0.0,
+        "share of a round's prompts that are asked again, each with its latest own success in place of a rollout "
+        "(ExGRPO); 0: off",
+        ge=0,
+        lt=1,
+    )
     max_response_tokens: int = option(
         64, "cap on a response, stop token included; an explored response counts its prefix", ge=1
     )
@@ -280,7 +287,9 @@ class LossConfig:
     )
     dual_clip: float = option(0.0, "cap c on the ratio of negative advantages (usually 3); 0: off", ge=0)
     importance_cap: float = option(
-        0.0, "cap of truncated trainer/sampler importance weights; 0: off; default 2 where the sampler differs", ge=0
+        0.0,
+        "cap of truncated trainer/sampler importance weights; 0: off; default 2 where the sampler differs, or replays",
+        ge=0,
     )
     entropy_coefficient: float = option(0.0, "weight of the entropy bonus", ge=0)
 

@@ -135,7 +135,9 @@ def return_and_explore(
     config, explore, step = session.config, session.config.explore, state.step
     with stages.stage("first return"):
         prompts, rounds = _next_prompts(session, state, stages, missing)
-        groups = first_return(session, policy, step, prompts)  # sampled, graded, degenerate prompts rejected
+        groups = first_return(
+            session, policy, step, prompts, state.replay.successes_of(prompts)
+        )  # sampled, graded, degenerate prompts rejected
         session.grader.check((o for group in groups for o in group.outcomes), "of a round of prompts")
         stages.agree("first return", agreement.of_groups, groups)
         accepted = [group for group in groups if group.kept]
@@ -152,6 +154,7 @@ def return_and_explore(
     silent = _observe_yield(state, groups, trunks, config.rollout.prompts_per_round if rounds > 1 else len(groups))
     batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)
     state.kept_bases.add(step, groups, credited)
+    state.replay.observe(step, groups)
     for group in groups:
         group.trunks.clear()  # no later stage reads the caches of these weights
     batch.groups += groups
@@ -192,8 +195,9 @@ def _next_prompts(session: Session, state: TrainingState, stages: StepStages, mi
     count = rounds * per_round
     if rounds == 1 and by_yield:
         count = state.yields.prompts_for(missing, per_round, per_prompt)
+    prompts = state.replay.prompts(state.step, count, state.prompts, session.texts, session.noise)
     with as_config_error():
-        prompts = state.prompts.take(count)
+        prompts += state.prompts.take(count - len(prompts))
     for line in state.prompts.complaints:
         stages.display.note(line)
     stages.agree("prompts", agreement.of_prompts, prompts)
@@ -218,6 +222,6 @@ def _observe_yield(state: TrainingState, groups: list[PromptGroup], trunks: list
 
 
 def _metrics(session: Session, state: TrainingState, batch: Batch) -> dict[str, float]:
-    metrics = state.kept_bases.metrics(batch.returned)
+    metrics = state.kept_bases.metrics(batch.returned) | state.replay.metrics()
     metrics |= step_report.tool_metrics(session.sampler, batch.groups, batch.explored + batch.returned)
     return metrics | step_report.grading_metrics(session.grader) | state.prompts.metrics()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fr3e_jax.learning.experience import TrainingBranch
 from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import plain_outcome
@@ -33,6 +34,7 @@ class PromptGroup:
     trunks: dict[int, CachedTrunk | np.ndarray] = field(default_factory=dict)  # of the chosen bases; ids: not cached
     advantages: np.ndarray | None = None  # [R], where the base rollouts train
     trained: Sequence[int] | None = None  # which of them train; None: all
+    replayed: TrainingBranch | None = None  # an earlier success, which trains with them; its reward is as graded
 
     def __post_init__(self):
         if not self.outcomes:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 
 from fr3e_jax.configuration.schema import AdvantageConfig, Config, ExploreConfig
-from fr3e_jax.learning.experience import TrainingTrunk, sampled_branch
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
 from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.prompts import Prompt
@@ -26,13 +26,22 @@ from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
 
 
-def first_return(session: Session, params: Params, step: int, prompts: list[Prompt]) -> list[PromptGroup]:
+def first_return(
+    session: Session,
+    params: Params,
+    step: int,
+    prompts: list[Prompt],
+    replayed: Mapping[int, TrainingBranch] = MappingProxyType({}),
+) -> list[PromptGroup]:
     """Sample and grade the base rollouts of ``prompts``, reject prompts without signal, choose the bases to expand.
 
     With several ``rollout.sampling_rounds``, prompts that have too few rollouts of either kind are sampled again, and a
     balanced part of each group trains. (Reinforce-Ada, Xiong et al. 2025.) The groups have the order of ``prompts``.
+
+    ``replayed``: earlier successes by position, each of which takes the place of a rollout (`fr3e_jax.loop.replay`).
     """
-    rollout, groups = session.config.rollout, _round_of_groups(session, params, step, prompts)
+    rollout = session.config.rollout
+    groups = _round_of_groups(session, params, step, prompts, replayed=replayed)
     if rollout.sampling_rounds == 1:
         return groups
     count = rollout.rollouts_per_prompt
@@ -60,19 +69,25 @@ def _has_signal(config: Config, group: PromptGroup) -> bool:
     """Return whether a prompt stays: its rollouts differ, or degenerate groups are not rejected."""
     # The estimator of pass@k reads which responses are right, the others read rewards.
     reads_verdicts = config.advantage.base_estimator == "pass_at_k" and not config.explore.enabled
-    degenerate = is_degenerate(group.right if reads_verdicts else group.rewards)
+    rewards, right, _ = _members(group)
+    degenerate = is_degenerate(right if reads_verdicts else rewards)
     return not (config.rollout.reject_degenerate and degenerate)
 
 
 def _round_of_groups(
-    session: Session, params: Params, step: int, prompts: list[Prompt], first: int = 0
+    session: Session,
+    params: Params,
+    step: int,
+    prompts: list[Prompt],
+    first: int = 0,
+    replayed: Mapping[int, TrainingBranch] = MappingProxyType({}),
 ) -> list[PromptGroup]:
     """The prompts' groups of a round of rollouts, whose numbers begin with ``first``.
 
     Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict arrives:
     only the caches of chosen bases are kept.
     """
-    config, requests = session.config, base_requests(session, step, prompts, first)
+    config, requests = session.config, base_requests(session, step, prompts, first, replayed)
     groups: dict[int, PromptGroup] = {}
     nothing = np.zeros(0, np.int32)
     grading = Grading(session.grader, lambda index, _: (prompts[index].problem, nothing))
@@ -86,6 +101,7 @@ def _round_of_groups(
         rewards = rewards_of(verdicts)
         outcomes = [verdict.outcome for verdict in verdicts]
         group = PromptGroup(prompt.position, prompt.problem, prompt.token_ids, rollouts, rewards, outcomes=outcomes)
+        group.replayed = replayed.get(prompt.position)
         group.kept = _has_signal(config, group)
         group.chosen = choose_bases(config.explore, session.noise, step, group)
         groups[index] = group
@@ -103,14 +119,19 @@ def _round_of_groups(
     return [groups[index] for index in range(len(prompts))]
 
 
-def base_requests(session: Session, step: int, prompts: list[Prompt], first: int = 0) -> list[TrunkRequest]:
-    """A request for each prompt, with ``rollouts_per_prompt`` responses as branches; ``first`` numbers the first."""
+def base_requests(
+    session: Session, step: int, prompts: list[Prompt], first: int = 0, replayed: Container[int] = ()
+) -> list[TrunkRequest]:
+    """A request for each prompt, with ``rollouts_per_prompt`` responses as branches, less one where it is ``replayed``.
+
+    ``first``: the number of the first.
+    """
     r, sampling, requests = session.config.rollout, session.sampling(), []
     for prompt in prompts:
         fork = len(prompt.token_ids)
         branches = [
             Branch(fork, (BASE, step, prompt.position, n), r.max_response_tokens, sampling)
-            for n in range(first, first + r.rollouts_per_prompt)
+            for n in range(first, first + r.rollouts_per_prompt - (prompt.position in replayed))
         ]
         requests.append(TrunkRequest(prompt.token_ids, branches, prompt.problem))
     return requests
@@ -152,11 +173,11 @@ def routes_of_trunk(rollouts: Sequence[Rollout], length: int) -> np.ndarray | No
 def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[TrainingTrunk]:
     """Give the base rollouts of kept prompts their advantages; return them as branches of their prompts (GRPO).
 
-    The baseline of a prompt is that of all its rollouts, also of those that do not train.
+    The baseline of a prompt is that of all its rollouts, also of those that do not train, and of a replayed success.
     """
     if not groups:
         return []
-    a, (lengths, graded, right, mask) = config.advantage, _columns(groups)
+    a, (graded, right, lengths, mask) = config.advantage, _columns(groups)
     rewards = estimator_rewards(a, config.rollout.max_response_tokens, graded, lengths)
     options = {"estimator": a.base_estimator, "unbiased_std": a.unbiased_std, "k": a.pass_at_k}
     if a.base_estimator == "gae":
@@ -171,22 +192,36 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
             for n, rollout in enumerate(group.rollouts)
             if group.trains(n)
         ]
+        if group.replayed is not None:
+            last = len(group.rollouts)
+            constant = np.full(len(group.replayed.token_ids), prompt_advantages[last], np.float32)
+            branches.append(replace(group.replayed, advantages=constant, reward=float(read[last])))
         routes = routes_of_trunk(group.rollouts, len(prompt))
         trunks.append(TrainingTrunk(prompt, branches, step, prompt_tokens=len(prompt), routes=routes))
     return trunks
 
 
+def _members(group: PromptGroup) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rewards, which are right, and lengths of a prompt's rollouts, and then of the success that is replayed."""
+    lengths = np.array([len(rollout.token_ids) for rollout in group.rollouts])
+    if (replayed := group.replayed) is None:
+        return group.rewards, group.right, lengths
+    last = replayed.reward, replayed.right, len(replayed.token_ids)
+    return tuple(np.append(*each) for each in zip((group.rewards, group.right, lengths), last, strict=True))
+
+
 def _columns(groups: list[PromptGroup]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Lengths, rewards, and which rollouts are right and exist, ``[P, R]``; R is a power of two if numbers differ."""
-    counts = np.array([len(group.rollouts) for group in groups])
+    """Rewards, which are right, lengths, and which exist, ``[P, R]``; R is a power of two if numbers differ."""
+    members = [_members(group) for group in groups]
+    counts = np.array([len(rewards) for rewards, _, _ in members])
     widest = int(counts.max())
     mask = np.arange(widest if (counts == widest).all() else power_of_two(widest)) < counts[:, None]
 
-    def filled(rows: list[Any]) -> np.ndarray:
+    def filled(rows: Sequence[np.ndarray]) -> np.ndarray:
         values = np.concatenate(rows)
         out = np.zeros(mask.shape, values.dtype)
         out[mask] = values
         return out
 
-    lengths = filled([[len(rollout.token_ids) for rollout in group.rollouts] for group in groups])
-    return lengths, filled([group.rewards for group in groups]), filled([group.right for group in groups]), mask
+    rewards, right, lengths = map(filled, zip(*members, strict=True))
+    return rewards, right, lengths, mask

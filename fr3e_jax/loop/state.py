@@ -10,6 +10,7 @@ from fr3e_jax.learning.learner import Learner, abstract_learner, fresh_learner, 
 from fr3e_jax.learning.reference import ReferenceResets
 from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.replay import Replay
 from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.session.opening import OpenedRun, Restored
@@ -28,6 +29,7 @@ class TrainingState:
     evaluated: dict[str, float] = field(default_factory=dict)  # held-out metrics of this very step; empty: none
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
     yields: Yield = field(default_factory=Yield)
+    replay: Replay = field(default_factory=Replay)
     resets: ReferenceResets = field(default_factory=ReferenceResets)
 
     def host_state(self, identity: dict[str, Any]) -> dict[str, Any]:
@@ -45,6 +47,7 @@ class TrainingState:
             "partial_batch": list(self.carried),
             "kept_bases": self.kept_bases.state_dict(),
             "yields": asdict(self.yields),
+            "replay": self.replay.state_dict(),
             "reference_resets": asdict(self.resets),
             "stream": self.prompts.state_dict(),
             "ledger": self.ledger.state_dict(),
@@ -58,6 +61,8 @@ class TrainingState:
         self.step, self.before, self.evaluated = host["step"], host["before"], host["evaluated"]
         self.carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
         self.yields = Yield(**host["yields"])
+        if "replay" in host:  # the state of an older run lacks it
+            self.replay.load_state_dict(host["replay"])
         self.resets = ReferenceResets(**host["reference_resets"])
 
 
@@ -82,7 +87,9 @@ def open_state(opened: OpenedRun, ledger: TokenLedger) -> tuple[TrainingState, R
     else:
         learner = restored_learner(programs, critic, restored.arrays, restored.host["updates"])
     prompts = PromptFeed(session.task.problems("train"), session.texts, config.data)
-    state = TrainingState(learner, prompts, KeptBases(config.returns), ledger)
+    state = TrainingState(
+        learner, prompts, KeptBases(config.returns), ledger, replay=Replay(config.rollout.replay_share)
+    )
     if restored is not None:
         state.load_host_state(restored.host)
     return state, restored

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE, RETURN, TOOL = range(8)
+BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE, RETURN, TOOL, REPLAY = range(9)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ ROLLOUTS = MetricGroup("Rollouts", "train", "every step that samples", (
     M("prompts/kept", "prompts", "prompts that train: the rewards of their base rollouts differ", "higher"),
     M("prompts/rejected", "prompts", "prompts whose base rollouts have equal rewards; they teach nothing", "lower"),
     M("prompts/expanded", "prompts", "kept prompts with a base rollout that was explored"),
+    M("replay/stored", "prompts", "prompts with a success that is stored to be replayed"),
+    M("replay/asked", "prompts", "prompts asked again since the start of the run, each with an earlier success"),
     M("prompts/least_rollouts", "rollouts", "fewest base rollouts of a prompt, where their numbers differ"),
     M("prompts/most_rollouts", "rollouts", "most base rollouts of a prompt, where their numbers differ"),
     M("base_groups/all_right", "prompts", "every base rollout has the verdict right"),

@@ -95,6 +95,10 @@ CASES = {
         "advantage.overlong_margin=0",
     ),
     "only_plain_rollouts_are_sampled_again": ("rollout.sampling_rounds=4", "explore.enabled=false"),
+    "replayed_responses_join_a_plain_group": (
+        "rollout.replay_share=0.5 advantage.base_estimator=gae explore.enabled=false",
+        "advantage.base_estimator=grpo",
+    ),
     "a_hard_prompt_has_a_success": ("rollout.rollouts_per_prompt=3 returns.size=8", "returns.max_success_rate=0.3334"),
     "state_group_has_a_baseline": ("explore.rollouts_per_state=1", "explore.rollouts_per_state=2"),
     "exploration_expands_something": ("explore.max_correct=0 explore.max_wrong=0", "explore.enabled=false"),

@@ -75,6 +75,7 @@ METHOD: dict[str, Callable[[Metrics], bool]] = {
         s.get("prompts/most_rollouts", 17) > 16 == s["batch/rollouts"] / s["batch/trunks"] for s in m
     ),
     "reinforce_pp": lambda m: all(abs(s["advantage/mean"]) < 1e-3 for s in m),
+    "replay": lambda m: m[-1]["replay/asked"] > 0,
     "rft_branching_factor": lambda m: all(
         s["rft/branching_factor_selected"] > s["rft/branching_factor_right"] for s in m
     ),

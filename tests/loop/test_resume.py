@@ -93,6 +93,21 @@ def test_kept_bases_are_part_of_a_checkpoint(tmp_path, tiny_run, keeping):
     assert kept and metrics[-1]["returns/visits"]
 
 
+@pytest.mark.slow
+def test_replayed_successes_are_part_of_a_checkpoint(tmp_path, tiny_run):
+    settings = {"explore__enabled": False, "rollout__replay_share": 0.5, "loss__importance_cap": 2.0}
+    settings |= {"training__batch_rollouts": 8, "evaluation__every": 1, "checkpoint__keep_last": 9}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train(tiny_run.config(training__max_steps=3, **settings), whole) == 0
+    assert train(tiny_run.config(training__max_steps=1, **settings), parts) == 0
+    assert train(tiny_run.config(training__max_steps=3, **settings), parts, resume=True) == 0
+    assert_same_run(parts, whole, open_session(tiny_run.config(**settings)))
+    with reader(whole) as checkpoints:
+        assert checkpoints.host_state(1)["replay"]["successes"]
+    steps = [record for record in read_metrics(whole / "metrics.jsonl") if record["kind"] == "train"]
+    assert steps[-1]["replay/asked"] > 0 and steps[-1]["logprob_gap/max"] > 0.01, "old log-probs are not those of now"
+
+
 def test_sigterm_in_the_last_step_does_not_wait_for_the_last_evaluation(tmp_path, tiny_run, monkeypatch):
     path, config = tmp_path / "run", tiny_run.config(training__max_steps=1)
     with monkeypatch.context() as patch:
