@@ -103,7 +103,7 @@ def repeated(config: Config, run_dir: Path | None, count: int, first_step: int =
     # Nothing updates the weights, so the reference may be the policy itself.
     reference = params if config.kl.coefficient else None
     learner = Learner(session.model.train_programs(config), params, None, reference=reference)
-    state = TrainingState(learner, prompts, KeptBases(config.returns))
+    state = TrainingState(learner=learner, prompts=prompts, kept_bases=KeptBases(config.returns))
     vectors, tokens, weights = [], [], session.sampler.weights.of(params)
     with session.grader:
         for state.step in range(first_step, first_step + count):

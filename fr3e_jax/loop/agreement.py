@@ -1,4 +1,7 @@
-"""The decisions of each stage that all processes must have made alike, as arguments of `Processes.agree`."""
+"""The input and the output of sampling, which all processes must have alike, as arguments of `Processes.agree`.
+
+The decisions between them follow from these and from the sampled tokens, which `Grading` compares.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fr3e_jax.learning.experience import TrainingTrunk
-from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
 from fr3e_jax.loop.prompts import Prompt
 
 
@@ -15,29 +17,6 @@ def of_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:
     return {
         "prompts": [[prompt.position, prompt.problem.id] for prompt in prompts],
         "prompt_ids": [prompt.token_ids for prompt in prompts],
-    }
-
-
-def of_groups(groups: Sequence[PromptGroup]) -> dict[str, Any]:
-    """The rewards of the base rollouts, the prompts that are kept and the bases that are expanded."""
-    return {
-        "kept_prompts": [group.position for group in groups if group.kept],
-        "chosen_bases": [[group.position, *group.chosen] for group in groups if group.chosen],
-        "rewards": [group.rewards for group in groups],
-    }
-
-
-def of_states(anchored: Sequence[Anchored]) -> dict[str, Any]:
-    """The states from which exploration starts."""
-    return {"anchors": [[e.group.position, e.base, list(e.anchors), list(e.forks)] for e in anchored]}
-
-
-def of_values(credited: Sequence[Credited]) -> dict[str, Any]:
-    """The rewards and advantages of exploration, and the states that train."""
-    return {
-        "state_rewards": [rewards for e in credited for rewards in e.rewards],
-        "advantages": [advantages for e in credited for advantages in e.advantages],
-        "trained_states": [list(e.trained) for e in credited],
     }
 
 

@@ -139,17 +139,14 @@ def return_and_explore(
             session, policy, step, prompts, state.replay.successes_of(prompts)
         )  # sampled, graded, degenerate prompts rejected
         session.grader.check((o for group in groups for o in group.outcomes), "of a round of prompts")
-        stages.agree("first return", agreement.of_groups, groups)
         accepted = [group for group in groups if group.kept]
         trunks = base_trunks(config, step, accepted) if explore.train_base or not explore.enabled else []
     credited: list[Credited] = []
     if explore.enabled:
         with stages.stage("explore"):
             anchored = place_anchors(session, step, accepted)
-            stages.agree("anchors", agreement.of_states, anchored)
             explored = roll_out_states(session, policy, step, anchored)  # sampled and graded
             credited = assign_advantages(explore, config.advantage, explored)
-            stages.agree("explore", agreement.of_values, credited)
             trunks += explored_trunks(explore, step, credited)
     silent = _observe_yield(state, groups, trunks, config.rollout.prompts_per_round if rounds > 1 else len(groups))
     batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)
@@ -169,7 +166,6 @@ def return_to_kept_bases(
     config, step = session.config, state.step
     with stages.stage("return"):
         anchored = state.kept_bases.visit(step, state.prompts, session.texts, session.noise)
-        stages.agree("returns", agreement.of_states, anchored)
         explored = roll_out_states(session, policy, step, anchored, config.returns.rollouts)
         outcomes = (
             outcome for visited in explored for state_outcomes in visited.outcomes for outcome in state_outcomes
@@ -177,7 +173,6 @@ def return_to_kept_bases(
         session.grader.check(outcomes, "of a round of returns")
         state.kept_bases.learn(explored)
         credited = credit_visits(explored, config.advantage)
-        stages.agree("return", agreement.of_values, credited)
         trunks = explored_trunks(config.explore, step, credited)
     batch.silent_rounds = 0 if trunks else batch.silent_rounds + 1
     batch.returned += credited

@@ -9,14 +9,13 @@ from typing import Any
 from fr3e_jax.loop.evaluate import Evaluation
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.rollout_entries import Entry, bytes_of, of_part, records_of
-from fr3e_jax.loop.state import TrainingState
+from fr3e_jax.loop.state import Progress
 from fr3e_jax.loop.step_report import rollout_entries
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background
 from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
 from fr3e_jax.runs.trackers import open_trackers
 from fr3e_jax.session.opening import OpenedRun
-from fr3e_jax.session.resumption import missing_records
 
 TABLE_EVERY = 10  # steps between two tables of sampled rollouts for the trackers
 TABLE_PROMPTS = 4  # of a table
@@ -40,11 +39,11 @@ class Records:
         self._runtime, self._first = opened.config.runtime, opened.session.processes.first
         self._metrics: MetricsWriter | None = None
 
-    def go_on_after(self, step: int | None, state: TrainingState) -> list[str]:
+    def go_on_after(self, step: int | None, state: Progress) -> list[str]:
         """Drop what an earlier process wrote after its last checkpoint, and go on writing.
 
         Checkpoint and metrics both get the evaluation of that step, if one of them has it. Returns a line for each
-        record that is missing or was mended. ``step``: of the checkpoint; None: the run is fresh.
+        record that was mended. ``step``: of the checkpoint; None: the run is fresh.
         """
         directory, lines = self._opened.directory, []
         self._trackers = open_trackers(self._opened.config, directory, step, writes=self._first)
@@ -53,8 +52,6 @@ class Records:
             self._metrics = MetricsWriter(directory, resume_step=step)
         if step is None:
             return lines
-        if self._first:
-            lines += missing_records(directory, step, stored=self._runtime.store_rollouts)
         recorded = self._opened.session.processes.on_first(partial(recorded_evaluation, directory.metrics, step))
         if self._metrics and state.evaluated and not recorded:
             self._metrics.write(step, state.evaluated, kind="eval")
@@ -70,17 +67,14 @@ class Records:
 
     def rollouts(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
         """Store this process's part of a step's rollouts, and show trackers their trees where that is due."""
-        if self._runtime.store_rollouts:
-            entries = rollout_entries(step, groups, credited)
-            self._store(f"the rollouts of step {step}", step, entries, "step")
+        self.store(step, rollout_entries(step, groups, credited))
         if self._runtime.trackers and step % TABLE_EVERY == 0:
             entries = rollout_entries(step, [group for group in groups if group.kept] or groups, credited)
             self._write(f"the table of step {step}", self._show_table, "rollouts", step, list(entries))
 
     def evaluation(self, step: int, evaluation: Evaluation, of_callbacks: Mapping[str, float]) -> None:
         """Write the metrics of an evaluation with those of callbacks, and its responses if they are kept."""
-        if self._runtime.store_rollouts:
-            self._store(f"the evaluation of step {step}", step, evaluation.entries(step), "eval")
+        self.store(step, evaluation.entries(step), "eval")
         if self._runtime.trackers:
             entries = list(evaluation.entries(step))
             self._write(f"the table of step {step}", self._show_table, "held_out", step, entries)
@@ -95,11 +89,15 @@ class Records:
             self._opened.lock.check()
             self._background.write(content, function, *arguments)
 
-    def _store(self, content: str, step: int, entries: Iterable[Entry], stem: str) -> None:
+    def store(self, step: int, entries: Iterable[Entry], stem: str = "step") -> None:
+        """Store this process's part of the rollouts ("step") or of the held-out responses ("eval") of a step."""
+        if not self._runtime.store_rollouts:
+            return
         self._opened.lock.check()
         write = partial(rollout_store.write_rollouts, self._opened.directory, step, stem=stem, part=self._opened.part)
         entries = of_part(entries, self._opened.part)
         records = records_of(entries, self._opened.session.texts)
+        content = f"the {'rollouts' if stem == 'step' else 'evaluation'} of step {step}"
         self._background.write(content, write, records, size_bytes=bytes_of(entries))
 
     def _add_metrics(self, step: int, metrics: dict[str, float], kind: str) -> None:

@@ -1,4 +1,4 @@
-"""A training run that goes on: when it evaluates, saves and stops, and how it ends."""
+"""A run that goes on: when it evaluates, saves and stops, and how it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from fr3e_jax.cluster.membership import farewell, last_words
 from fr3e_jax.cluster.processes import Divergence
@@ -21,9 +21,8 @@ from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.records import Records
 from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_message, run_summary
-from fr3e_jax.loop.state import as_json, open_state
+from fr3e_jax.loop.state import Progress, TrainingState, open_state
 from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
-from fr3e_jax.programs import explore_programs
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoint_content import CheckpointFailed
 from fr3e_jax.runs.compilation import compilations
@@ -35,61 +34,61 @@ from fr3e_jax.runs.run_lock import RunDirectoryGone
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.session.declared_programs import compiled_ahead
-from fr3e_jax.session.grading import Grading, GradingFailed
-from fr3e_jax.session.opening import OpenedRun
+from fr3e_jax.session.grading import GradingFailed
+from fr3e_jax.session.opening import OpenedRun, Restored
+from fr3e_jax.session.resumption import missing_records
 
 FAILURES = (NoSignal, WriteFailed, CheckpointFailed, RunDirectoryGone, GradingFailed, Divergence)
 """Errors that end a run in one line; its newest checkpoint is whole."""
 
 
-class TrainingRun:
-    """A run from its opening to its end.
+class Run:
+    """A run from its opening to its end; a subclass says how it trains.
 
     Args:
       opened: its session, directory and checkpoints.
-      ledger: counts its tokens and seconds.
+      state: of the run, fresh or restored.
+      restored: the checkpoint that it goes on from; None: the run is fresh.
       callbacks: are told what happens, on the first process.
+      limits: of the display, for `Console`.
     """
 
-    def __init__(self, opened: OpenedRun, ledger: TokenLedger, callbacks: Sequence[Callback] = ()):
-        self.opened, self.session, self.config = opened, opened.session, opened.config
+    rate = "optimizer.learning_rate"  # name of the setting, for messages
+
+    def __init__(
+        self,
+        opened: OpenedRun,
+        state: Progress,
+        restored: Restored | None,
+        callbacks: Sequence[Callback] = (),
+        **limits: int,
+    ):
+        self.opened, self.session, self.config, self.state = opened, opened.session, opened.session.config, state
         processes, runtime = self.session.processes, self.config.runtime
         self.stop = StopRequest(processes.asked_to_stop)
         self.session.sampler.engine.stop_here = self.stop.check
         opened.mirror.is_stopping = self.stop.is_asked
         self.background = Background(processes.gather if processes.count > 1 else None)
-        self.state, restored = open_state(opened, ledger)
         self.records = Records(opened, self.background)
         self.changes = restored.changes if restored else []
-        self.changes += self.records.go_on_after(restored.step if restored else None, self.state)
+        self.changes += self.records.go_on_after(restored.step if restored else None, state)
         self.callbacks = Callbacks(callbacks if processes.first else ())
         self.status = StatusFile(opened.directory, writes=processes.first)
-        self.console = Console(
-            runtime.console if processes.first else "none",
-            max_steps=self.config.training.max_steps,
-            max_sampled_tokens=self.config.training.max_sampled_tokens,
-            first_step=self.state.step,
-            sampled_tokens=ledger.sampled_tokens,
-            compiled=compilations,
-        )
+        self.console = Console(runtime.console if processes.first else "none", compiled=compilations, **limits)
         self.session.sampler.report = self.console.progress
-        decoder, weights = self.session.sampler.engine.programs, self.session.sampler.weights
-        programs = [decoder, self.state.learner.programs, weights, explore_programs]
-        profiled_steps = runtime.profile_steps * processes.first
-        self.profiler = Profiler(profiled_steps, opened.directory, ledger, self.background, programs, Grading)
+        self.profiler = Profiler(runtime.profile_steps * processes.first, opened.directory, state.ledger)
         self.saved_at = time.monotonic()  # or, before the first checkpoint, when the run began
         self.last_metrics: dict[str, Any] = {}  # of the last finished step
         self.last_finished: dict[str, Any] | None = None  # the host's state of that step, while another is taken
 
     # -- from the start to the end ----------------------------------------------------------------------------------
 
-    def carry_out(self, train: Callable[[TrainingRun], None]) -> int:
+    def carry_out(self, train: Callable[[Self], None]) -> int:
         """Call ``train(self)``, say how the run ended, and return the exit code."""
-        state = self.state
         with self.status:
             try:
-                with self.console, self.background, self.stop, self._compiled_ahead():
-                    self._announce()
+                with self.console, self.background, self.stop, self.compiled_ahead():
+                    self.announce()
                     try:
                         train(self)
                         self.status.end("finished")
@@ -102,9 +101,10 @@ class TrainingRun:
             except FAILURES as error:
                 self._fail(str(error))
             except NON_FINITE as error:  # these weights must not be saved
-                newest, updates = self.opened.checkpoints.latest_step(), state.learner.updates
+                newest, updates = self.opened.checkpoints.latest_step(), self.state.learner.updates
                 way_on = self.opened.way_on
-                self._fail(non_finite_message(self.config, error, self.last_metrics, updates, newest, way_on))
+                last = self.last_metrics
+                self._fail(non_finite_message(self.config, error, last, updates, newest, way_on, self.rate))
         for line in self.profiler.report():
             print(line)
         failed = self.status.ending.state == "failed"
@@ -117,21 +117,15 @@ class TrainingRun:
         print(f"fr3e: stopped at step {step}: {message}", file=sys.stderr)
         self.status.end("failed", f"step {step}: {message}")
 
-    def _compiled_ahead(self) -> contextlib.AbstractContextManager:
-        runtime = self.config.runtime  # a profile would show the threads' work as the run's
-        if not runtime.compile_ahead or runtime.profile_steps or self.session.processes.count > 1:
-            return contextlib.nullcontext()
-        learner = self.state.learner
-        return compiled_ahead(self.session, learner.programs, learner.critic and learner.critic.programs)
+    def compiled_ahead(self) -> contextlib.AbstractContextManager:
+        """A block in which threads may compile programs before the run calls them."""
+        return contextlib.nullcontext()
 
-    def _announce(self) -> None:
-        """Compare the processes' settings, and say what the run goes on from and what a user should know."""
+    def announce(self) -> None:
+        """Compare the processes' settings, and say what the run goes on from and what has changed."""
         state, processes, way_on = self.state, self.session.processes, self.opened.way_on
         if processes.count > 1:
-            position = state.prompts.position
-            processes.agree(
-                f"step {state.step + 1}, start", settings=_shared(self.config), progress=[state.step, position]
-            )
+            processes.agree(f"step {state.step + 1}, start", settings=_shared(self.config), progress=state.step)
             member = f"process {processes.index} of {processes.count}"
             last_words.set(farewell(member, way_on.replace("continue", "continue from the last checkpoint", 1)))
         self.callbacks.on_start(self.opened.directory.path, state.step)
@@ -139,10 +133,100 @@ class TrainingRun:
             self.console.note(f"resumed from the checkpoint of step {state.step}")
         for line in self.changes if processes.first else ():
             print(f"fr3e: {line}", file=sys.stderr)
-        for line in (*uncorrected(self.config), *summary_of(state.prompts.unspeakable(), "training data")):
-            self.console.note(line)
 
-    # -- steps -------------------------------------------------------------------------------------------------------
+    def evaluate(self, stage: str = "evaluating") -> dict[str, float]:
+        """Evaluate the weights, record it, and return the held-out metrics.
+
+        Raises:
+          Stopped: before a chunk of decode steps; a resumed run begins with this evaluation.
+        """
+        state = self.state
+        self.console.stage(stage)
+        with state.ledger.stage("evaluate"):
+            evaluation = evaluate(self.session, state.learner.params, self.console.note)
+        shares = [f"{name} {value:.1%}" for name, value in evaluation.metrics.items() if is_share(name)]
+        self.console.note(f"held-out after step {state.step}: {'  '.join(shares)}")
+        answer = CallbackAnswer({}, stop=False)
+        try:
+            answer = self.callbacks.on_evaluation(state.step, evaluation.metrics)
+        finally:
+            self.records.evaluation(state.step, evaluation, answer.metrics)
+        if answer.stop:
+            self.stop.ask("a callback")
+        return evaluation.metrics
+
+    def evaluate_start(self) -> None:
+        """Evaluate the weights that the run starts from, if that is asked for and not done."""
+        state = self.state
+        if self.config.evaluation.start and not state.step:
+            state.before = state.before or self.evaluate("evaluating the start")
+
+    def save(self) -> None:
+        """Save the state of the last finished step: of now, or from before the step that is given up."""
+        state = self.state
+        with state.ledger.stage("checkpoint"):
+            check_weights(state.learner)
+            self.background.drain()  # a checkpoint claims that everything up to its step is on disk
+            self.opened.lock.check()
+            host = self.last_finished or state.host_state(self.opened)
+            self.opened.checkpoints.save(host["step"], state.learner.arrays(), state.as_json(host), host["evaluated"])
+            self.saved_at = time.monotonic()
+        self.callbacks.on_checkpoint(host["step"])
+
+    def _save_last_finished(self) -> str:
+        """Save the last finished step unless it is saved, and say what was; a resumed run goes on from there."""
+        step = self.last_finished["step"] if self.last_finished else self.state.step
+        if step and self.opened.checkpoints.latest_step() != step:
+            self.save()
+        saved = f"step {step} is saved" if step else "nothing was to be saved"
+        return f"step {self.state.step} is given up, {saved}" if self.last_finished else saved
+
+    def export(self) -> None:
+        """Write what the run leaves beside its checkpoints, before the summary says that it is finished."""
+
+    def finish(self, **amounts: int) -> None:
+        """Evaluate the last weights if that is asked for and not done yet; write the last checkpoint and summary.
+
+        ``amounts``: further entries of the summary.
+        """
+        state = self.state
+        if self.config.evaluation.end:
+            state.evaluated = state.evaluated or self.evaluate("evaluating the end")
+        self.save()
+        self.opened.checkpoints.wait()
+        self.export()
+        if self.session.processes.first:
+            summary = run_summary(self.config, self.opened.verb, state)
+            write_json_atomic(self.opened.directory.summary, summary | amounts)
+        self.console.summary(state.before, state.evaluated, self.opened.directory)
+        self.console.note(compilation_line(state.ledger))
+
+
+class TrainingRun(Run):
+    """A run of ``fr3e train``: its steps, and what is due after each."""
+
+    state: TrainingState
+
+    def __init__(self, opened: OpenedRun, ledger: TokenLedger, callbacks: Sequence[Callback] = ()):
+        (state, restored), training = open_state(opened, ledger), opened.config.training
+        limits = {"max_steps": training.max_steps, "max_sampled_tokens": training.max_sampled_tokens}
+        limits |= {"first_step": state.step, "sampled_tokens": ledger.sampled_tokens}
+        super().__init__(opened, state, restored, callbacks, **limits)
+        if restored and self.session.processes.first:
+            stored = self.config.runtime.store_rollouts
+            self.changes += missing_records(opened.directory, restored.step, stored=stored)
+
+    def compiled_ahead(self) -> contextlib.AbstractContextManager:
+        runtime = self.config.runtime  # a profile would show the threads' work as the run's
+        if not runtime.compile_ahead or runtime.profile_steps or self.session.processes.count > 1:
+            return contextlib.nullcontext()
+        learner = self.state.learner
+        return compiled_ahead(self.session, learner.programs, learner.critic and learner.critic.programs)
+
+    def announce(self) -> None:
+        super().announce()
+        for line in (*uncorrected(self.config), *summary_of(self.state.prompts.unspeakable(), "training data")):
+            self.console.note(line)
 
     def steps_left(self) -> Iterator[int]:
         """The numbers of the steps to take, until the budget is spent.
@@ -170,7 +254,7 @@ class TrainingRun:
         The state of the step before is kept meanwhile: a stop gives the step up and saves that state.
         """
         state, record = self.state, StepRecord(self)
-        self.last_finished = self._host_state() | {"step": state.step - 1}
+        self.last_finished = state.host_state(self.opened) | {"step": state.step - 1}
         yield record
         self.last_finished, state.evaluated = None, {}
         record.write()
@@ -184,35 +268,10 @@ class TrainingRun:
         state.ledger.cpu_seconds_elsewhere = sum(seconds) - seconds[processes.index]
         self.stop.check()
 
-    # -- evaluations -------------------------------------------------------------------------------------------------
-
     def evaluation_due(self) -> bool:
         """Return True if the weights of the finished steps are to be evaluated, and not as the last ones."""
         state, every = self.state, self.config.evaluation.every
         return bool(every and state.step and state.step % every == 0 and not self.budget_spent())
-
-    def evaluate(self, stage: str = "evaluating") -> dict[str, float]:
-        """Evaluate the weights, record it, and return the held-out metrics.
-
-        Raises:
-          Stopped: before a chunk of decode steps; a resumed run begins with this evaluation.
-        """
-        state = self.state
-        self.console.stage(stage)
-        with state.ledger.stage("evaluate"):
-            evaluation = evaluate(self.session, state.learner.params, self.console.note)
-        shares = [f"{name} {value:.1%}" for name, value in evaluation.metrics.items() if is_share(name)]
-        self.console.note(f"held-out after step {state.step}: {'  '.join(shares)}")
-        answer = CallbackAnswer({}, stop=False)
-        try:
-            answer = self.callbacks.on_evaluation(state.step, evaluation.metrics)
-        finally:
-            self.records.evaluation(state.step, evaluation, answer.metrics)
-        if answer.stop:
-            self.stop.ask("a callback")
-        return evaluation.metrics
-
-    # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def checkpoint_due(self) -> bool:
         """Return True if the finished step is to be saved; the last one is saved with its evaluation, by `finish`."""
@@ -225,41 +284,6 @@ class TrainingRun:
             return False
         seconds = self.session.processes.on_first(lambda: time.monotonic() - self.saved_at)  # one clock decides
         return seconds >= 60 * checkpoint.minutes
-
-    def save(self) -> None:
-        """Save the state of the last finished step: of now, or from before the step that is given up."""
-        state = self.state
-        with state.ledger.stage("checkpoint"):
-            check_weights(state.learner)
-            self.background.drain()  # a checkpoint claims that everything up to its step is on disk
-            self.opened.lock.check()
-            host = self.last_finished or self._host_state()
-            self.opened.checkpoints.save(host["step"], state.learner.arrays(), as_json(host), host["evaluated"])
-            self.saved_at = time.monotonic()
-        self.callbacks.on_checkpoint(host["step"])
-
-    def _host_state(self) -> dict[str, Any]:
-        return self.state.host_state(self.opened.identity)
-
-    def _save_last_finished(self) -> str:
-        """Save the last finished step unless it is saved, and say what was; a resumed run goes on from there."""
-        step = self.last_finished["step"] if self.last_finished else self.state.step
-        if step and self.opened.checkpoints.latest_step() != step:
-            self.save()
-        saved = f"step {step} is saved" if step else "nothing was to be saved"
-        return f"step {self.state.step} is given up, {saved}" if self.last_finished else saved
-
-    def finish(self) -> None:
-        """Evaluate the last weights if that is asked for and not done yet; write the last checkpoint and summary."""
-        state = self.state
-        if self.config.evaluation.end:
-            state.evaluated = state.evaluated or self.evaluate("evaluating the end")
-        self.save()
-        self.opened.checkpoints.wait()
-        if self.session.processes.first:
-            write_json_atomic(self.opened.directory.summary, run_summary(self.config, state))
-        self.console.summary(state.before, state.evaluated, self.opened.directory)
-        self.console.note(compilation_line(state.ledger))
 
 
 class StepRecord:

@@ -10,18 +10,18 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.finiteness import NonFiniteUpdate
 from fr3e_jax.loop import step_report
 from fr3e_jax.loop.expansion import Credited, PromptGroup
-from fr3e_jax.loop.state import TrainingState
+from fr3e_jax.loop.state import Progress
 from fr3e_jax.programs.reshard import NonFiniteWeights
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs.ledger import TokenLedger
 
 
-def run_summary(config: Config, state: TrainingState) -> dict[str, Any]:
-    """The content of ``summary.json`` for a finished run."""
+def run_summary(config: Config, verb: str, state: Progress) -> dict[str, Any]:
+    """The content of ``summary.json`` for a finished run of this verb."""
     ledger = state.ledger
     return {
         "recipe": config.name,
-        "algorithm": config.algorithm,
+        "algorithm": config.algorithm if verb == "train" else verb,
         "seed": config.seed,
         "steps": state.step,
         "updates": state.learner.updates,

@@ -31,7 +31,7 @@ def train_steps(run: TrainingRun) -> None:
     """
     state = run.state
     if not state.step:
-        state.before = run.evaluate("evaluating the start") if run.config.evaluation.start else {}
+        run.evaluate_start()
     elif run.evaluation_due():
         state.evaluated = state.evaluated or run.evaluate()  # a signal had interrupted it
         run.opened.checkpoints.rank(state.step, state.evaluated)

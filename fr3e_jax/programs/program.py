@@ -6,12 +6,16 @@ that need one executable would both compile it. So a call waits for the thread t
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple
 
 import jax
+
+Observer = Callable[[str, Callable[[], Any]], Any]
+_observer: Observer | None = None
 
 
 class Program:
@@ -31,7 +35,20 @@ class Program:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if self._preparing and (ready := self._preparing.get(_types(args, keywords))) is not None:
             ready.wait()
+        if _observer is not None and threading.current_thread() is threading.main_thread():
+            return _observer(self.name, partial(self._jitted, *args, **keywords))
         return self._jitted(*args, **keywords)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def observed(observer: Observer) -> Iterator[None]:
+        """A block in which ``observer(name, call)`` makes the main thread's calls and returns their results."""
+        global _observer
+        _observer = observer
+        try:
+            yield
+        finally:
+            _observer = None
 
     def prepare(self, *args: Any, **keywords: Any) -> None:
         """Compile for a later call; arrays may be abstract."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,12 +32,10 @@ class Background:
         self._writes: deque[tuple[Future, int]] = deque()  # with the bytes that each holds
         self._held = 0
         self._failure: WriteFailed | None = None
-        self.seconds = 0.0  # that the worker was busy
-        self.wait_seconds = 0.0  # that the loop waited for it
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Future:
         """Run ``function(*arguments)`` in its turn; the future gets its result or its error."""
-        return self._executor.submit(self._timed, function, *arguments)
+        return self._executor.submit(function, *arguments)
 
     def write(self, what: str, function: Callable[..., Any], *arguments: Any, size_bytes: int = 0) -> None:
         """Run ``function(*arguments)`` in its turn; block while too many writes or bytes (`MOST_BYTES`) are waiting.
@@ -85,11 +82,9 @@ class Background:
             self._oldest()
 
     def _oldest(self) -> None:
-        start = time.perf_counter()
         future, size = self._writes.popleft()
         future.result()
         self._held -= size
-        self.wait_seconds += time.perf_counter() - start
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -106,13 +101,6 @@ class Background:
                 "after it. Check free space and permissions, then continue from the last checkpoint with --resume"
             )
             self._failure.__cause__ = error
-
-    def _timed(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return function(*arguments)
-        finally:
-            self.seconds += time.perf_counter() - start
 
     def __enter__(self) -> Background:
         return self

@@ -43,7 +43,7 @@ def collected(session, params, monkeypatch, *, streamed):
         monkeypatch.setattr(collection, "certain_rounds", lambda *of, last: 1 if last else 0)
     feed, calls = PromptFeed(session.task.problems("train"), session.texts, session.config.data), []
     learner = Learner(session.model.train_programs(session.config), params, None)
-    state = TrainingState(learner, feed, KeptBases(session.config.returns))
+    state = TrainingState(learner=learner, prompts=feed, kept_bases=KeptBases(session.config.returns))
     sample = session.sampler.engine.sample
     monkeypatch.setattr(session.sampler.engine, "sample", lambda *of: (calls.append(len(of[1])), sample(*of))[1])
     batches = []

@@ -105,7 +105,10 @@ def test_a_run_without_right_responses_ends_with_its_counts(tmp_path, tiny_run, 
     config = tiny_run.config(**SETTINGS, data__task=task)
     assert rft(config, tmp_path / "run") == 1
     message = capsys.readouterr().err
-    assert "stopped in iteration 1: of 16 responses 0 were right" in message and "raise rft.prompts (now 4)" in message
+    assert (
+        "stopped at step 0: iteration 1: of 16 responses 0 were right" in message
+        and "raise rft.prompts (now 4)" in message
+    )
     assert not (tmp_path / "run" / "model").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.learner import Learner
+from fr3e_jax.loop.state import Progress
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.size_buckets import size_bucket
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
-from fr3e_jax.runs.signals import Stopped
 from fr3e_jax.session.opening import OpenedRun
-from fr3e_jax.session.session import open_session
+from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised.supervised_run import SupervisedRun, start_run
@@ -64,52 +66,62 @@ def _supervised(config: Config) -> Config:
     return dataclasses.replace(config, optimizer=optimizer)
 
 
+@dataclass(kw_only=True)
+class DemonstrationState(Progress):
+    """The state of a run on demonstrations, with the number of those that it could not use."""
+
+    dropped_too_long: int = 0
+    dropped_unspeakable: int = 0
+
+    def host_state(self, opened: OpenedRun) -> dict[str, Any]:
+        return super().host_state(opened) | {f"data/{name}": value for name, value in self.dropped().items()}
+
+    def load_host_state(self, host: dict[str, Any]) -> None:
+        super().load_host_state(host)
+        vars(self).update({name: host[f"data/{name}"] for name in self.dropped()})
+
+    def dropped(self) -> dict[str, int]:
+        """The counts by their names."""
+        return {name: getattr(self, name) for name in ("dropped_too_long", "dropped_unspeakable")}
+
+
 class DemonstrationRun(SupervisedRun):
     verb, rate, on_demonstrations = "sft", "sft.learning_rate", True
+    state: DemonstrationState
 
-    def __init__(self, opened: OpenedRun, ledger: TokenLedger):
-        self.dropped_too_long = self.dropped_unspeakable = 0
-        super().__init__(opened, ledger, max_steps=opened.config.sft.steps)
-        self.longest = (self.config.data.max_prompt_tokens, self.config.rollout.max_response_tokens)
+    @staticmethod
+    def fresh_state(session: Session, learner: Learner, ledger: TokenLedger) -> DemonstrationState:
+        return DemonstrationState(learner=learner, ledger=ledger)
 
-    def state(self) -> dict[str, Any]:
-        return {"dropped_too_long": self.dropped_too_long, "dropped_unspeakable": self.dropped_unspeakable}
+    @staticmethod
+    def limits(config: Config, state: DemonstrationState) -> dict[str, int]:
+        return {"max_steps": config.sft.steps, "first_step": state.step}
 
-    def restore(self, host: dict[str, Any]) -> None:
-        self.dropped_too_long = host["dropped_too_long"]
-        self.dropped_unspeakable = host["dropped_unspeakable"]
-
-    def run(self) -> int:
-        config, s = self.config, self.config.sft
-        self.before = self.before or self.evaluate_start()
+    def train(self) -> None:
+        config, s, state = self.config, self.config.sft, self.state
+        self.longest = (config.data.max_prompt_tokens, config.rollout.max_response_tokens)
+        self.evaluate_start()
         self.console.stage("supervised fine-tuning")
-        while self.step < s.steps:
-            updated = self.fine_tune(self._batch(self.step), **self._packing())
-            if self.step % LOG_EVERY == 0 or self.step == s.steps:
-                metrics = updated() | {
-                    "data/dropped_too_long": self.dropped_too_long,
-                    "data/dropped_unspeakable": self.dropped_unspeakable,
-                }
-                metrics |= self.ledger.step_metrics()
-                self.write(metrics)
-                self.console.step(self.step, metrics)
-                self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
+        while state.step < s.steps:
+            updated = self.fine_tune(self._batch(state.step), **self._packing())
+            if state.step % LOG_EVERY == 0 or state.step == s.steps:
+                metrics = updated() | {f"data/{name}": count for name, count in state.dropped().items()}
+                metrics |= state.ledger.step_metrics()
+                self.records.metrics(state.step, metrics)
+                self.console.step(state.step, metrics)
+                self.console.note(f"step {state.step}: loss {metrics['loss/supervised']:.4f}")
                 self.check_finite(metrics)
-            due = self.step % (config.checkpoint.every * LOG_EVERY) == 0 and self.step < s.steps
-            if due:
-                self.check_finite(updated())
+            if state.step % (config.checkpoint.every * LOG_EVERY) == 0 and state.step < s.steps:
                 self.save()
-            try:
-                self.stop.check()
-            except Stopped:
-                self.check_finite(updated())
-                raise
-        self.finish(s.output)
-        return 0
+            self.stop.check()
+        self.finish()
+
+    def export(self, output: str = "") -> None:
+        super().export(self.config.sft.output)
 
     def _packing(self) -> dict[str, Any]:
         """Options of `pack` for micro-batches of the same shape at every step."""
-        shards = self.learner.programs.shards
+        shards = self.state.learner.programs.shards
         trunk, capacity = (size_bucket(longest) for longest in self.longest)
         fitting = max(self.config.training.micro_batch_tokens // (trunk + capacity), 1)
         rows = -(-min(fitting, self.config.sft.batch_size) // shards) * shards
@@ -131,13 +143,13 @@ class DemonstrationRun(SupervisedRun):
                 prompt = self.session.texts.prompt_ids(demonstration.prompt)
                 response = self.session.texts.encode(demonstration.response)
             except ValueError as error:
-                self.dropped_unspeakable += 1
+                self.state.dropped_unspeakable += 1
                 complaints.append(f"demonstration {index} is dropped: {error}")
                 self.console.note(complaints[-1])
                 continue
             response = np.append(response, codec.stop_ids[0]).astype(np.int32)
             if len(prompt) > self.longest[0] or len(response) > self.longest[1]:
-                self.dropped_too_long += 1
+                self.state.dropped_too_long += 1
                 continue
             nothing = np.zeros(len(response), np.float32)
             trunks.append(TrainingTrunk(prompt, [TrainingBranch(len(prompt), response, nothing, nothing)], step))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from fr3e_jax.cluster.membership import across_processes
@@ -16,17 +15,18 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import split_mini_batches
+from fr3e_jax.loop.collection import NoSignal
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
+from fr3e_jax.loop.state import Progress
 from fr3e_jax.loop.step_report import grading_metrics
 from fr3e_jax.rollouts.noise import SHUFFLE
-from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
-from fr3e_jax.runs.metrics import recorded_evaluation
 from fr3e_jax.runs.signals import Stopped
 from fr3e_jax.session.opening import OpenedRun
-from fr3e_jax.session.session import open_session
+from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.supervised.rft_responses import response_entries, sample_responses
 from fr3e_jax.verbs.supervised.rft_selection import select_responses, training_trunks
@@ -76,47 +76,51 @@ class Iteration:
         return cls(trunks, content["metrics"], content["updates"], Counter(content["sums"]))
 
 
-class RejectionSamplingRun(SupervisedRun):
-    verb, rate = "rft", "rft.learning_rate"
+@dataclass(kw_only=True)
+class RejectionSamplingState(Progress):
+    """The state of a run between two updates; ``step`` counts these."""
 
-    def __init__(self, opened: OpenedRun, ledger: TokenLedger):
-        session = opened.session
-        self.iteration = 0  # finished iterations
-        self.current: Iteration | None = None
-        self.feed = PromptFeed(session.task.problems("train"), session.texts, session.config.data)
-        super().__init__(opened, ledger, max_steps=session.config.rft.iterations)
-        if self.first:
-            rollout_store.drop_after(opened.directory, self.resumed_step)
+    feed: PromptFeed
+    iteration: int = 0  # finished iterations
+    current: Iteration | None = None
 
-    def finished_steps(self) -> int:
-        return self.iteration
-
-    def state(self) -> dict[str, Any]:
+    def host_state(self, opened: OpenedRun) -> dict[str, Any]:
         current = None if self.current is None else self.current.to_json()
-        return {"iteration": self.iteration, "current": current, "stream": self.feed.state_dict()}
+        progress = {"iteration": self.iteration, "current": current, "stream": self.feed.state_dict()}
+        return super().host_state(opened) | progress
 
-    def restore(self, host: dict[str, Any]) -> None:
+    def load_host_state(self, host: dict[str, Any]) -> None:
+        super().load_host_state(host)
         self.iteration = host["iteration"]
         self.current = None if host["current"] is None else Iteration.from_json(host["current"])
         self.feed.load_state_dict(host["stream"])
 
-    def run(self) -> int:
-        config = self.config
-        for line in summary_of(self.feed.unspeakable(), "training data"):
+
+class RejectionSamplingRun(SupervisedRun):
+    verb, rate = "rft", "rft.learning_rate"
+    state: RejectionSamplingState
+
+    @staticmethod
+    def fresh_state(session: Session, learner: Learner, ledger: TokenLedger) -> RejectionSamplingState:
+        feed = PromptFeed(session.task.problems("train"), session.texts, session.config.data)
+        return RejectionSamplingState(learner=learner, ledger=ledger, feed=feed)
+
+    @staticmethod
+    def limits(config: Config, state: RejectionSamplingState) -> dict[str, int]:
+        return {"max_steps": config.rft.iterations, "first_step": state.iteration}
+
+    def train(self) -> None:
+        state = self.state
+        for line in summary_of(state.feed.unspeakable(), "training data"):
             self.console.note(line)
-        self.before = self.before or self.evaluate_start()
-        if self.resumed_step and self.current is None and self._evaluation_due():
-            recorded = partial(recorded_evaluation, self.run_dir.metrics, self.step)
-            evaluated = self.session.processes.on_first(recorded) or self.evaluate()  # a signal had interrupted it
-            self.checkpoints.rank(self.step, evaluated)
-        while self.iteration < config.rft.iterations:
-            if self.current is None:
-                self.current = self._gather()
-            if not self.current.trunks:
-                return self.failed(self._nothing(), f"in iteration {self.iteration + 1}")
-            self._fine_tune(self.current)
-        self.finish(iterations=self.iteration)
-        return 0
+        self.evaluate_start()
+        if state.step and state.current is None and self._evaluation_due():
+            state.evaluated = state.evaluated or self.evaluate()  # a signal had interrupted it
+            self.opened.checkpoints.rank(state.step, state.evaluated)
+        while state.iteration < self.config.rft.iterations:
+            state.current = state.current or self._gather()
+            self._fine_tune(state.current)
+        self.finish(iterations=state.iteration)
 
     def _fine_tune(self, current: Iteration) -> None:
         """Train on the rest of an iteration.
@@ -124,7 +128,7 @@ class RejectionSamplingRun(SupervisedRun):
         Raises:
           Stopped: between two updates; the iteration goes on after them.
         """
-        self.console.stage(f"fine-tuning, iteration {self.iteration + 1}")
+        self.console.stage(f"fine-tuning, iteration {self.state.iteration + 1}")
         batches = self._batches(current)
         for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
             updated = self.fine_tune(batch, shapes=self.session.shapes.rows)()
@@ -135,8 +139,8 @@ class RejectionSamplingRun(SupervisedRun):
                 self.save()
             if left:
                 self.stop.check()
-        self._end_iteration()
-        if self.iteration < self.config.rft.iterations:
+        self._end_iteration(current)
+        if self.state.iteration < self.config.rft.iterations:
             self.stop.check()
 
     def _gather(self) -> Iteration:
@@ -144,62 +148,67 @@ class RejectionSamplingRun(SupervisedRun):
 
         Raises:
           Stopped: while they are sampled; the prompts are those before the iteration again.
+          NoSignal: none was selected.
         """
-        session, learner, step = self.session, self.learner, self.step + 1  # the first update on the responses
-        self.console.stage(f"sampling, iteration {self.iteration + 1}")
-        with self.ledger.stage("sample"):
-            before = self.feed.state_dict()
+        session, state, learner = self.session, self.state, self.state.learner
+        self.console.stage(f"sampling, iteration {state.iteration + 1}")
+        with state.ledger.stage("sample"):
+            before = state.feed.state_dict()
             with as_config_error():
-                prompts = self.feed.take(self.config.rft.prompts)
-            for line in self.feed.complaints:
+                prompts = state.feed.take(self.config.rft.prompts)
+            for line in state.feed.complaints:
                 self.console.note(line)
             weights = session.sampler.weights.of(learner.params)
             try:
-                responses = sample_responses(session, weights, self.iteration, prompts)
+                responses = sample_responses(session, weights, state.iteration, prompts)
             except Stopped:
-                self.feed.load_state_dict(before)
+                state.feed.load_state_dict(before)
                 raise
-            self.ledger.count_decoding(session.sampler.engine.take_counts())
+            state.ledger.count_decoding(session.sampler.engine.take_counts())
             session.sampler.weights.release()
-        with self.ledger.stage("select"):
-            selected, metrics = select_responses(session.learning, learner, self.iteration, responses)
+        with state.ledger.stage("select"):
+            selected, metrics = select_responses(session.learning, learner, state.iteration, responses)
         session.processes.agree(
-            f"iteration {self.iteration + 1}, selection",
+            f"iteration {state.iteration + 1}, selection",
             prompts=[[r.prompt.position, r.response_index] for r in selected],
             token_ids=[r.rollout.token_ids for r in selected],
         )
-        if self.config.runtime.store_rollouts:
-            with self.ledger.stage("store"):
-                self.store(response_entries(step, responses, selected), step, "step")
-        metrics |= grading_metrics(session.grader) | self.feed.metrics()
+        with state.ledger.stage("store"):  # under the number of the first update on the responses
+            self.records.store(state.step + 1, response_entries(state.step + 1, responses, selected))
+        if not selected:
+            raise NoSignal(f"iteration {state.iteration + 1}: {self._nothing(metrics)}")
+        metrics |= grading_metrics(session.grader) | state.feed.metrics()
         learner.restart_optimizer()
-        return Iteration(training_trunks(selected, self.iteration)[0], metrics)
+        return Iteration(training_trunks(selected, state.iteration)[0], metrics)
 
     def _batches(self, current: Iteration) -> list[list[TrainingTrunk]]:
         """The mini-batches that have not been trained on yet."""
-        order = self.session.noise.generator(SHUFFLE, self.iteration, 0).permutation(len(current.trunks))
+        order = self.session.noise.generator(SHUFFLE, self.state.iteration, 0).permutation(len(current.trunks))
         members = [(int(n), current.trunks[n]) for n in order]
         batches = split_mini_batches(members, self.config.training.mini_batch_rollouts)
         return [[trunk for _, trunk in batch] for batch in batches][current.updates :]
 
-    def _end_iteration(self) -> None:
-        current, self.current = self.current, None
-        self.iteration += 1
+    def _end_iteration(self, current: Iteration) -> None:
+        state = self.state
+        state.current = None
+        state.iteration += 1
         means = {name: total / current.updates for name, total in current.sums.items()}
-        metrics = {"iteration": self.iteration, "updates": current.updates} | means | current.metrics
-        metrics |= self.ledger.step_metrics()
-        self.write(metrics)
-        self.console.step(self.iteration, metrics)
-        if self.iteration == self.config.rft.iterations:
+        metrics = {"iteration": state.iteration, "updates": current.updates} | means | current.metrics
+        metrics |= state.ledger.step_metrics()
+        self.records.metrics(state.step, metrics)
+        self.console.step(state.iteration, metrics)
+        if state.iteration == self.config.rft.iterations:
             return  # `finish` saves after the last evaluation, whose metrics rank the checkpoint
-        self.save(self.evaluate() if self._evaluation_due() else None)
+        if self._evaluation_due():
+            state.evaluated = self.evaluate()
+        self.save()
 
     def _evaluation_due(self) -> bool:
-        every = self.config.evaluation.every
-        return bool(every) and self.iteration % every == 0 and self.iteration < self.config.rft.iterations
+        every, iteration = self.config.evaluation.every, self.state.iteration
+        return bool(every) and iteration % every == 0 and iteration < self.config.rft.iterations
 
-    def _nothing(self) -> str:
-        m, rft = self.current.metrics, self.config.rft
+    def _nothing(self, m: dict[str, float]) -> str:
+        rft = self.config.rft
         return (
             f"of {m['rft/sampled']} responses {m['rft/right']} were right and {m['rft/usable_right']} of them passed "
             f"the filters ({m['rft/dropped_redundant']} were redundant, {m['rft/dropped_no_answer']} had no answer, "
