@@ -28,6 +28,7 @@ import numpy as np
 
 from fr3e_jax.configuration import Config, load_config
 from fr3e_jax.configuration.check import check
+from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.learning.batch_shaping import shape_mini_batch
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import pack_mini_batch
@@ -35,7 +36,6 @@ from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.update import loss_tokens, mini_batch_gradient, score_full_batch
 from fr3e_jax.loop.collection import Batch, StepStages, run_round
 from fr3e_jax.loop.kept_bases import KeptBases
-from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.runs.console import Console
 from fr3e_jax.session.run_weights import load_run_params
@@ -99,7 +99,9 @@ def repeated(config: Config, run_dir: Path | None, count: int, first_step: int =
         raise ValueError(f"{config.name}: expected no critic (advantage.base_estimator=gae) and returns.size=0")
     session = open_session(config, keeps_routes=True)
     params, _ = load_run_params(session, run_dir)
-    prompts = PromptFeed(session.task.problems("train"), session.texts, config.data)
+    prompts = PromptStream(
+        session.task.problems("train"), config.data.seed, session.texts.prompt_ids, config.data.max_prompt_tokens
+    )
     # Nothing updates the weights, so the reference may be the policy itself.
     reference = params if config.kl.coefficient else None
     learner = Learner(session.model.train_programs(config), params, None, reference=reference)

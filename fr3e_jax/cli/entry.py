@@ -17,7 +17,6 @@ from fr3e_jax.cli.verb_table import VERBS, load_verb
 from fr3e_jax.configuration import ConfigError, help_text
 from fr3e_jax.configuration.recipe import unknown_setting
 from fr3e_jax.configuration.settings import sections, settings
-from fr3e_jax.runs.signals import ended_with_a_line
 from fr3e_jax.shipped_files import find_recipe
 from fr3e_jax.visible_text import OutputFailed, discard_output, show_control_characters
 
@@ -59,8 +58,7 @@ def _answer(arguments: list[str]) -> int:
     elif arguments[:1] == ["completion"]:
         print(completion(arguments[1] if len(arguments) > 1 else ""))
     else:
-        with ended_with_a_line():  # jax and the rest are imported in it
-            return _run_verb(arguments)
+        return _run_verb(arguments)
     return 0
 
 

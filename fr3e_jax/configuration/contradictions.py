@@ -10,7 +10,7 @@ from typing import Any
 from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.lora_section import ALL_LINEAR, TARGETS
 from fr3e_jax.configuration.recipe import CODE, FILES
-from fr3e_jax.configuration.schema import Config, EvaluationConfig, MeshConfig, ModelConfig
+from fr3e_jax.configuration.schema import Config, EvaluationConfig, ModelConfig
 from fr3e_jax.configuration.settings import as_yaml, setting_value
 from fr3e_jax.stores.objects import is_remote, why_unusable
 
@@ -84,45 +84,6 @@ def _remote_code(config: Config) -> str:
     return next((path for path in CODE if is_remote(setting_value(config, path))), "")
 
 
-def _has_own_sizes(model: ModelConfig) -> bool:
-    """true if a directory or a published architecture gives the network's sizes."""
-    return bool(model.path) or model.architecture != "custom"
-
-
-def _nearest_kv_heads(model: ModelConfig) -> int | None:
-    heads, kv_heads = model.num_heads, model.num_kv_heads
-    if _has_own_sizes(model) or heads % kv_heads == 0:
-        return None
-    return min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(n - kv_heads))
-
-
-def _nearest_width(model: ModelConfig) -> int | None:
-    width, heads = model.hidden_size, model.num_heads
-    if _has_own_sizes(model) or width % (2 * heads) == 0:
-        return None
-    return max(1, round(width / (2 * heads))) * 2 * heads
-
-
-def _nearest_tensor_shards(shards: int, model: ModelConfig) -> int | None:
-    heads, columns = model.num_heads, model.intermediate_size
-    if _has_own_sizes(model) or (heads % shards == 0 and columns % shards == 0):
-        return None
-    return max(n for n in range(1, min(shards, heads) + 1) if heads % n == 0 and columns % n == 0)
-
-
-def _inferred_axes(mesh: MeshConfig) -> tuple[str, str] | None:
-    """The axes of the mesh whose size is to be inferred, if there are several, and one that need not be."""
-    inferred = [axis for axis in ("replica", "fsdp", "tensor") if getattr(mesh, axis) == -1]
-    if len(inferred) < 2:
-        return None
-    return " and ".join(f"mesh.{axis}=-1" for axis in inferred), next(axis for axis in inferred if axis != "fsdp")
-
-
-def _empty_axis(mesh: MeshConfig) -> tuple[str, str] | None:
-    empty = next((axis for axis in ("replica", "fsdp", "tensor") if getattr(mesh, axis) == 0), None)
-    return (empty, empty) if empty else None
-
-
 def _pass_at_more(evaluation: EvaluationConfig) -> tuple[int, int, str] | None:
     largest, samples = max(evaluation.pass_at, default=0), evaluation.samples
     if largest <= samples:
@@ -163,27 +124,6 @@ RULES: Rules = {
     "code_is_local": (
         _remote_code,
         "{} is in an object store, and code is loaded from files; copy it here and set its path",
-    ),
-    "kv_heads_divide_heads": (
-        lambda c: _nearest_kv_heads(c.model),
-        "{model.num_kv_heads} does not divide {model.num_heads}; nearest: model.num_kv_heads={}",
-    ),
-    "head_size_is_even": (
-        lambda c: _nearest_width(c.model),
-        "{model.hidden_size} does not divide into {model.num_heads} heads of an even size, which rotary positions "
-        "need; nearest: model.hidden_size={}",
-    ),
-    "tensor_shards_divide_the_network": (
-        lambda c: _nearest_tensor_shards(c.mesh.tensor, c.model),
-        "{mesh.tensor} does not divide {model.num_heads} and {model.intermediate_size}; nearest: mesh.tensor={}",
-    ),
-    "each_axis_has_devices": (
-        lambda c: _empty_axis(c.mesh),
-        "mesh.{}=0 is not a number of devices; set mesh.{}=-1 to take all that the others leave",
-    ),
-    "one_mesh_size_is_inferred": (
-        lambda c: _inferred_axes(c.mesh),
-        "{} leave the mesh undetermined; nearest: mesh.{}=1",
     ),
     "rollout_sizes_have_an_effect": (
         lambda c: c.mesh.rollout_fsdp != 1 and not c.mesh.rollout_tensor,

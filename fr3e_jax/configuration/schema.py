@@ -77,7 +77,6 @@ class DataConfig:
     template_options: list[str] = option(
         [], "NAME=VALUE: variables of the chat template, such as enable_thinking=false"
     )
-    template_date: str = option("2024-07-26", "the date in prompts of chat templates that ask for today's")
     verifier: str = option(
         "", "'FILE.py:NAME' / 'package.module:NAME' of your own verifier, called in a worker; empty: the task's"
     )

@@ -11,6 +11,7 @@ from fr3e_jax.problem import Problem
 
 MAX_DROPPED_IN_A_ROW = 10_000
 MAX_REMEMBERED = 2**20  # problems that are remembered to be unusable
+SAVED = ("position", "dropped_too_long", "dropped_unspeakable")
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,14 @@ class Prompt:
 class PromptStream:
     """Draws problems without end, reshuffled each epoch; the order does not depend on how many are taken at a time.
 
-    All processes follow one order: each keeps the same global ``position`` and takes its share of the problems.
     Prompts of more than ``max_prompt_tokens`` tokens are skipped and counted, never cut; so are prompts that cannot be
-    encoded. To resume, on any number of processes, set ``position`` (and the counts, if they matter) to what was saved.
+    encoded.
 
     Args:
       problems: any sequence; it is indexed, never copied. A ``Mixture`` is drawn in its shares.
       seed: seed of the order.
       encode: maps a problem's prompt to token ids, or raises ValueError. It is called once for each prompt that is
-        drawn, those of other processes included, and once altogether for a prompt that is dropped (for the first
-        million of them).
+        drawn, and once altogether for a prompt that is dropped (for the first million of them).
       max_prompt_tokens: the longest prompt that is handed out.
     """
 
@@ -50,26 +49,33 @@ class PromptStream:
         self.position = 0  # of the next problem to look at
         self.dropped_too_long = 0
         self.dropped_unspeakable = 0
-        self.complaints: list[str] = []  # a line for each draw of a prompt that cannot be encoded; for the caller
+        self.complaints: list[str] = []  # of the last call: a line for each prompt that cannot be encoded
         self._problems = problems
         self._order = problems.order(seed) if isinstance(problems, Mixture) else shuffled_indices(len(problems), seed)
         self._encode = encode
         self._max_prompt_tokens = max_prompt_tokens
         self._unusable: dict[int, int | str] = {}  # index of a problem to its prompt's length, or to the error
 
-    def next(self, count: int, process_index: int = 0, process_count: int = 1) -> list[Prompt]:
-        """This process's share of the next ``count`` prompts.
-
-        Positions are the same on every number of processes. Process i of n takes the i-th, (i+n)-th, ... of the
-        ``count`` prompts. The shares of all processes, sorted by position, are the prompts that a single process would
-        draw. Every process must call this with the same ``count``.
+    def take(self, count: int) -> list[Prompt]:
+        """The next ``count`` prompts; ``complaints`` are then those of this call.
 
         Raises:
-          ValueError: every prompt of a whole epoch, or 10,000 in a row, was dropped; or there is no such process.
+          ValueError: every prompt of a whole epoch, or 10,000 in a row, was dropped.
         """
-        if not 0 <= process_index < process_count:
-            raise ValueError(f"process_index is {process_index}; expected 0 to {process_count - 1}")
-        return [self._next() for _ in range(count)][process_index::process_count]
+        self.complaints = []
+        return [self._next() for _ in range(count)]
+
+    def state_dict(self) -> dict[str, int]:
+        """Position and counts after the prompts handed out, for a checkpoint."""
+        return {name: getattr(self, name) for name in SAVED}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue after the prompts that were handed out when the state was taken."""
+        vars(self).update({name: state[name] for name in SAVED})
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers of prompts dropped since the start of the run."""
+        return {f"data/{name}": getattr(self, name) for name in SAVED[1:]}
 
     def problem_at(self, position: int) -> Problem:
         """The problem at this position of the stream."""

@@ -37,6 +37,10 @@ QUESTION, ANSWER = "\x02Question 7\x03", "\x02Answer 7\x03"  # texts that no tem
 RenderChat = Callable[..., str]
 
 
+DATE = datetime.datetime(2024, 7, 26)
+"""The date in prompts of chat templates that ask for today's: a prompt must not change at midnight."""
+
+
 @dataclass(frozen=True)
 class ChatOptions:
     """The part of a prompt that a chat template has from the settings.
@@ -44,26 +48,13 @@ class ChatOptions:
     Attributes:
       system: the system message; "": none.
       options: keyword arguments of the template, such as ``enable_thinking``.
-      date: of ``strftime_now``, as year-month-day: a prompt must not change at midnight.
-
-    Raises:
-      ConfigError: the date is none.
     """
 
     system: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    date: str = DataConfig.template_date
-
-    def __post_init__(self) -> None:
-        try:
-            datetime.date.fromisoformat(self.date)
-        except ValueError:
-            raise ConfigError(
-                f"data.template_date is {self.date!r}; expected a date such as 2024-07-26 (year-month-day)"
-            ) from None
 
     @classmethod
-    def of(cls, options: Sequence[str], system: str = "", date: str = DataConfig.template_date) -> ChatOptions:
+    def of(cls, options: Sequence[str], system: str = "") -> ChatOptions:
         """Options written as ``NAME=VALUE``, the value in YAML.
 
         Raises:
@@ -81,23 +72,23 @@ class ChatOptions:
                 values[name] = yaml.safe_load(text) if text else ""
             except yaml.YAMLError:
                 values[name] = text
-        return cls(system, values, date)
-
-    def dated(self, source: str) -> str:
-        """A chat template's source, in which ``strftime_now``, if it is used, tells the date of the settings."""
-        if "strftime_now" not in source:
-            return source
-        date = datetime.datetime.fromisoformat(self.date)
-        filters = "".join(f"|replace('{code}', '{date.strftime(code)}')" for code in _DATE_CODES)
-        return f"{{% macro strftime_now(format) %}}{{{{ format{filters} }}}}{{% endmacro %}}{source}"
+        return cls(system, values)
 
 
 PLAIN_CHAT = ChatOptions()
 
 
+def dated(source: str) -> str:
+    """A chat template's source, in which ``strftime_now``, if it is used, tells `DATE`."""
+    if "strftime_now" not in source:
+        return source
+    filters = "".join(f"|replace('{code}', '{DATE.strftime(code)}')" for code in _DATE_CODES)
+    return f"{{% macro strftime_now(format) %}}{{{{ format{filters} }}}}{{% endmacro %}}{source}"
+
+
 def chat_options(data: DataConfig) -> ChatOptions:
-    """The options of the settings; raises ConfigError for a date or an option that is none."""
-    return ChatOptions.of(data.template_options, data.system, data.template_date)
+    """The options of the settings; raises ConfigError for an option that is none."""
+    return ChatOptions.of(data.template_options, data.system)
 
 
 @dataclass(frozen=True)

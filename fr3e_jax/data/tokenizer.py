@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers.decoders import ByteLevel
 
 from fr3e_jax.data.character_tokenizer import CharacterTokenizer, holds_character_tokenizer
-from fr3e_jax.data.templates import MARK, PLAIN_CHAT, QUESTION, ChatOptions
+from fr3e_jax.data.templates import MARK, PLAIN_CHAT, QUESTION, ChatOptions, dated
 from fr3e_jax.hub import model_directory
 from fr3e_jax.json_object import read_json_object
 from fr3e_jax.model_folder import POINTER, is_pointer
@@ -168,7 +168,7 @@ class TextCodec:
                 tokenize=False,
                 add_generation_prompt=not continues,
                 continue_final_message=continues,
-                chat_template=self.chat.dated(self.tokenizer.get_chat_template()),
+                chat_template=dated(self.tokenizer.get_chat_template()),
                 **self.chat.options,
             )
         )

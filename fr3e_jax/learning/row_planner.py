@@ -112,37 +112,20 @@ def plan_rows(
 ) -> Plan:
     """Plan micro-batches of the declared ``shapes``.
 
-    Branches that no declared row holds get rows of their own, one a shard: a lane as long as the longest of them.
+    Branches that no declared row holds get rows of one more shape: a lane as long as the longest of them.
 
     Args:
       forks, lengths: see `families_of`.
       shapes: declared before the run.
-      shards: the number of rows of the additional shape.
+      shards: the number of rows of that shape.
       key_cost: work to attend to a position, as a part of a position's other work
         (`fr3e_jax.policy.architecture.Architecture.key_cost`).
     """
     families = families_of(forks, lengths)
-    fits = {
-        (trunk, branch.index): any(shape.holds(branch.fork, branch.length) for shape in shapes)
-        for trunk, branches in families
-        for branch in branches
-    }
-    declared, others = (
-        [(trunk, [branch for branch in row if fits[trunk, branch.index] == fit]) for trunk, row in families]
-        for fit in (True, False)
-    )
-    plan = _least_work(declared, shapes, key_cost) if shapes else []
-    return plan + _least_work(others, [_additional_shape(others, shards)], key_cost)
-
-
-def _additional_shape(families: Sequence[Family], shards: int) -> RowShape:
     branches = [branch for _, branches in families for branch in branches]
-    size = max((branch.fork for branch in branches), default=1)
-    capacity = max((branch.length for branch in branches), default=1)
-    return RowShape(shards, size_bucket(size, LEAST_SIZE), 1, size_bucket(capacity, LEAST_SIZE))
-
-
-def _least_work(families: Sequence[Family], shapes: Sequence[RowShape], key_cost: float) -> Plan:
+    if left := [b for b in branches if not any(shape.holds(b.fork, b.length) for shape in shapes)]:
+        size, capacity = max(branch.fork for branch in left), max(branch.length for branch in left)
+        shapes = [*shapes, RowShape(shards, size_bucket(size, LEAST_SIZE), 1, size_bucket(capacity, LEAST_SIZE))]
     counts, call = row_counts(shapes), CALL * max(shape.positions for shape in shapes)
     plans = [
         micro_batches(fill_rows(families, rows), counts) for rows in selections(counts, largest_branches(families))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fr3e_jax.data.stream import Prompt
 from fr3e_jax.learning.experience import TrainingTrunk
-from fr3e_jax.loop.prompts import Prompt
 
 
 def of_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import best_metric, set_metric, set_settings
 from fr3e_jax.configuration.schema import EvaluationConfig
 from fr3e_jax.data.task import held_out_split
-from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.rollout_entries import Entry
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
@@ -24,6 +23,8 @@ from fr3e_jax.rollouts.requests import Branch, Rollout, Sampling, TrunkRequest
 from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
 from fr3e_jax.verdict import Verdict
+
+MOST_SHOWN = 5  # dropped prompts that are named at once
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,15 @@ class Evaluation:
                 yield Entry(fields, rollout, held_out.problem.gold)
 
 
+def summary_of(complaints: Sequence[str]) -> list[str]:
+    """Lines for the console: how many held-out prompts are dropped, and the first few."""
+    if not complaints:
+        return []
+    more = [f"  and {len(complaints) - MOST_SHOWN} more"] if len(complaints) > MOST_SHOWN else []
+    head = f"{len(complaints)} prompts of the held-out data cannot be encoded and are dropped:"
+    return [head, *(f"  {line}" for line in complaints[:MOST_SHOWN]), *more]
+
+
 def _to_stderr(line: str) -> None:
     print(f"fr3e: {line}", file=sys.stderr)
 
@@ -146,7 +156,7 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
     """
     with as_config_error():
         problems, too_long, unspeakable = held_out_problems(session)
-    for line in summary_of(unspeakable, "held-out data") if session.processes.first else ():
+    for line in summary_of(unspeakable) if session.processes.first else ():
         note(line)
     nothing = np.zeros(0, np.int32)
     grading = Grading(session.grader, lambda index, _: (problems[index].problem, nothing))

@@ -10,10 +10,10 @@ from types import MappingProxyType
 import numpy as np
 
 from fr3e_jax.configuration.schema import AdvantageConfig, Config, ExploreConfig
+from fr3e_jax.data.stream import Prompt
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
 from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.expansion import PromptGroup
-from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.filters import balanced_group, has_both_kinds, is_degenerate
 from fr3e_jax.objectives.selection import soft_overlong_penalty

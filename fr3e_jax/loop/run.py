@@ -18,7 +18,6 @@ from fr3e_jax.learning.finiteness import check_weights
 from fr3e_jax.loop.callbacks import Callback, CallbackAnswer, Callbacks
 from fr3e_jax.loop.collection import Batch, NoSignal
 from fr3e_jax.loop.evaluate import evaluate
-from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.records import Records
 from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_message, run_summary
 from fr3e_jax.loop.state import Progress, TrainingState, open_state
@@ -42,7 +41,7 @@ FAILURES = (NoSignal, WriteFailed, CheckpointFailed, RunDirectoryGone, GradingFa
 """Errors that end a run in one line; its newest checkpoint is whole."""
 
 
-class Run:
+class OngoingRun:
     """A run from its opening to its end; a subclass says how it trains.
 
     Args:
@@ -202,7 +201,7 @@ class Run:
         self.console.note(compilation_line(state.ledger))
 
 
-class TrainingRun(Run):
+class TrainingRun(OngoingRun):
     """A run of ``fr3e train``: its steps, and what is due after each."""
 
     state: TrainingState
@@ -225,7 +224,7 @@ class TrainingRun(Run):
 
     def announce(self) -> None:
         super().announce()
-        for line in (*uncorrected(self.config), *summary_of(self.state.prompts.unspeakable(), "training data")):
+        for line in uncorrected(self.config):
             self.console.note(line)
 
     def steps_left(self) -> Iterator[int]:

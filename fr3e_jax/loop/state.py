@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner, abstract_learner, fresh_learner, restored_learner
 from fr3e_jax.learning.reference import ReferenceResets
 from fr3e_jax.loop.kept_bases import KeptBases
-from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.replay import Replay
 from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.programs.critic_programs import CriticPrograms
@@ -58,7 +58,7 @@ class Progress:
 class TrainingState(Progress):
     """Weights, optimizer, prompts, kept bases, carried trunks and counters; a step is a full batch trained on."""
 
-    prompts: PromptFeed
+    prompts: PromptStream
     kept_bases: KeptBases
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
     yields: Yield = field(default_factory=Yield)
@@ -114,7 +114,7 @@ def open_state(opened: OpenedRun, ledger: TokenLedger) -> tuple[TrainingState, R
     session, config = opened.session, opened.config
     programs, critic = session.model.train_programs(config), session.model.critic_programs(config)
     learner, restored = open_learner(opened, programs, critic, reference=config.kl.coefficient > 0)
-    prompts = PromptFeed(session.task.problems("train"), session.texts, config.data)
+    prompts = session.prompt_stream()
     kept_bases, replay = KeptBases(config.returns), Replay(config.rollout.replay_share)
     state = TrainingState(learner=learner, ledger=ledger, prompts=prompts, kept_bases=kept_bases, replay=replay)
     if restored is not None:

@@ -54,11 +54,12 @@ class Architecture:
         if self.num_heads % self.num_kv_heads:
             raise UnsupportedModel(
                 f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: "
-                "every key/value head must serve the same number of query heads"
+                "every key/value head must serve the same number of query heads; set model.num_kv_heads to a divisor"
             )
         if self.head_dim % 2 or self.head_dim < 2:
             raise UnsupportedModel(
-                f"head_dim={self.head_dim} is odd or below 2; rotary position embedding needs an even size"
+                f"head_dim={self.head_dim} is odd or below 2; rotary position embedding needs an even size: set "
+                "model.hidden_size to a multiple of twice model.num_heads"
             )
         self._settle()
 

@@ -1,47 +1,18 @@
 """Stopping on request: the first SIGTERM, SIGINT or SIGHUP asks the run to stop and save, a second ends it at once.
 
-The run asks between two chunks of sampling and at the end of each step (`StopRequest.check`). Before and after the
-run, SIGTERM and SIGHUP end the process with a line.
+The run asks between two chunks of sampling and at the end of each step (`StopRequest.check`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 SECONDS_APART = 1.0  # of two signals that are not one sent twice
-
-
-@contextlib.contextmanager
-def ended_with_a_line() -> Iterator[None]:
-    """A block in which SIGTERM and SIGHUP end the process as ever, but with a line on stderr.
-
-    It is for what comes before a `StopRequest` and after it. A signal that is ignored stays ignored. In a thread other
-    than the main one the block changes nothing.
-    """
-    owner, before = os.getpid(), {}
-
-    def end(signal_number: int, frame: FrameType | None) -> None:
-        signal.signal(signal_number, signal.SIG_DFL)
-        if os.getpid() == owner:  # a forked child has nothing to say
-            os.write(2, f"fr3e: ended by {signal.Signals(signal_number).name}\n".encode())
-        os.kill(os.getpid(), signal_number)
-
-    try:
-        for signal_number in (signal.SIGTERM, signal.SIGHUP):
-            in_main = threading.current_thread() is threading.main_thread()
-            if in_main and signal.getsignal(signal_number) is signal.SIG_DFL:
-                before[signal_number] = signal.signal(signal_number, end)
-        yield
-    finally:
-        for signal_number, handler in before.items():
-            signal.signal(signal_number, handler)
 
 
 class Stopped(BaseException):

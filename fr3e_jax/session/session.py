@@ -9,6 +9,7 @@ from fr3e_jax.cluster.processes import Processes, own_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.templates import chat_options, check_template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
@@ -68,6 +69,11 @@ class Session:
         """All shapes of the run."""
         rows = declared_rows(self.config, batch_shards(self.model.mesh), self.model.architecture.key_cost)
         return replace(self.sampler.engine.shapes, rows=rows)
+
+    def prompt_stream(self) -> PromptStream:
+        """A fresh stream of the training prompts."""
+        data = self.config.data
+        return PromptStream(self.task.problems("train"), data.seed, self.texts.prompt_ids, data.max_prompt_tokens)
 
     def sampling(self) -> Sampling:
         """Sampling settings of base and explored rollouts."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fr3e_jax.session.model import Model
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-_CHECKED_TOKENS = 8  # in the pass that tests the weights
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -71,16 +70,14 @@ def export_run(
 
     Raises:
       ConfigError: there is no such checkpoint, no adapter where one is asked for, or ``directory`` holds something
-        other than an earlier export; or the weights give NaN.
+        other than an earlier export; or a weight is NaN or infinite.
     """
     import jax
 
     from fr3e_jax.cluster.processes import own_processes
     from fr3e_jax.data.tokenizer import TextCodec
     from fr3e_jax.policy.adapter_files import save_adapters
-    from fr3e_jax.policy.network import build_network
     from fr3e_jax.programs.mesh import make_mesh
-    from fr3e_jax.programs.weight_check import fault_of_weights
     from fr3e_jax.session.model import configured_architecture, model_on
     from fr3e_jax.session.run_weights import read_run_params
     from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory, write_model
@@ -98,12 +95,6 @@ def export_run(
         if adapter:
             _check_adapter(policy, config, run_dir)
         params, step = read_run_params(run_dir, policy, step)
-        weights, graphdef = policy.whole(params), build_network(architecture, param_dtype=model.param_dtype)[0]
-        if fault := fault_of_weights(graphdef, weights, [codec.stop_ids[0]] * _CHECKED_TOKENS):
-            raise ConfigError(
-                f"the weights of step {step} of {run_dir} cannot be used: {fault}; export an earlier checkpoint "
-                "(--step) or another run"
-            )
         stored = "float32" if adapter else model.param_dtype
         record = {"run": str(run_dir), "step": step, "dtype": dtype or stored}
         if adapter:
@@ -111,7 +102,7 @@ def export_run(
                 where = {"base": model.path, "dtype": record["dtype"]}
                 save_adapters(filled, architecture, policy.lora, params, **where)
         else:
-            write_model(directory, architecture, weights, codec, model.path, record)
+            write_model(directory, architecture, policy.whole(params), codec, model.path, record)
     size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())
     print(f"step {step} of {run_dir} as {record['dtype']}: {directory} ({size / 1e6:,.1f} MB)")
     return 0

@@ -26,11 +26,6 @@ CASES = {
         "model.param_dtype=float32",
         "set model.param_dtype=float32, beside which rollout.param_dtype=bfloat16 halves what rollouts read",
     ),
-    "kv_heads_divide_heads": ("model.num_kv_heads=3", "model.num_kv_heads=2"),
-    "head_size_is_even": ("model.hidden_size=60", "model.hidden_size=64"),
-    "tensor_shards_divide_the_network": ("mesh.tensor=3", "mesh.tensor=2"),
-    "each_axis_has_devices": ("mesh.fsdp=0", "mesh.fsdp=-1"),
-    "one_mesh_size_is_inferred": ("mesh.replica=-1", "mesh.replica=1"),
     "rollout_sizes_have_an_effect": ("mesh.rollout_fsdp=2", "mesh.rollout_tensor=1"),
     "pass_at_k_has_k_samples": ("evaluation.pass_at=[1,32]", "evaluation.samples=32"),
     "stores_can_be_used": (

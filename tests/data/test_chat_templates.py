@@ -77,15 +77,12 @@ def test_a_template_that_does_not_is_refused_in_one_line(template, complaint):
 DATED = "{{ strftime_now('%d %B %Y') }} " + ROLES + PROMPT
 
 
-def test_the_date_of_a_template_is_the_setting_s_and_never_today():
+def test_the_date_of_a_template_is_never_today():
     assert check(DATED).startswith("26 July 2024 ")
-    assert check(DATED, date="2030-01-02").startswith("02 January 2030 ")
     dates = [f"%{letter}" for letter in "aAbBcdHjmMpSUwWxXyYZ"]
     for form in dates:
         template = f"{{{{ strftime_now('{form}') }}}}{ROLES}{PROMPT}"
         assert check(template) == check(template)
-    with pytest.raises(ConfigError, match="data.template_date is 'today'; expected a date such as 2024-07-26"):
-        ChatOptions(date="today")
 
 
 def test_options_and_a_system_message_reach_the_template():

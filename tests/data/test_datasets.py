@@ -78,7 +78,7 @@ def test_train_is_a_mixture_by_weights_and_test_a_list(task):
         f"small/test/{i}" for i in range(3)
     ]
     assert (test[1].prompt, test[1].gold, test[1].extra["dataset"]) == ("held 1?", "1", "held")
-    drawn = PromptStream(train, 0, list, 100).next(40)
+    drawn = PromptStream(train, 0, list, 100).take(40)
     assert Counter(prompt.problem.extra["dataset"] for prompt in drawn) == {"big": 10, "small": 30}
     assert task.shares() == {"big/train": 0.25, "small/train": 0.75}
 
@@ -94,7 +94,7 @@ def test_shares_without_weights_follow_the_numbers_of_problems(card, tmp_path):
     card("small", rows("small", 3))
     task = make(tmp_path, train=["big", "small"], eval=["small"])
     assert task.shares() == {"big/train": 0.75, "small/train": 0.25}
-    drawn = PromptStream(task.problems("train"), 0, list, 100).next(12)
+    drawn = PromptStream(task.problems("train"), 0, list, 100).take(12)
     assert len({prompt.problem.id for prompt in drawn}) == 12
 
 

@@ -25,7 +25,7 @@ def ids(drawn):
 
 
 def test_every_epoch_is_another_permutation():
-    drawn = ids(stream().next(23 * 6))
+    drawn = ids(stream().take(23 * 6))
     epochs = [tuple(drawn[start : start + 23]) for start in range(0, len(drawn), 23)]
     in_order = [problem.id for problem in PROBLEMS]
     assert all(sorted(epoch) == sorted(in_order) for epoch in epochs)
@@ -34,24 +34,24 @@ def test_every_epoch_is_another_permutation():
 
 
 def test_different_seeds_share_no_epoch():
-    first, second = (ids(stream(seed=seed).next(23 * 2)) for seed in (0, 1))
+    first, second = (ids(stream(seed=seed).take(23 * 2)) for seed in (0, 1))
     assert first[:23] != second[:23]
     assert first[23:] != second[:23]
-    assert ids(stream(seed=2**40).next(23)) != ids(stream(seed=2**40 + 1).next(23))
+    assert ids(stream(seed=2**40).take(23)) != ids(stream(seed=2**40 + 1).take(23))
 
 
 @pytest.mark.parametrize("longest", [100, 3])
 def test_order_does_not_depend_on_how_many_are_taken(longest):
-    whole = stream(longest=longest).next(60)
+    whole = stream(longest=longest).take(60)
     parts = stream(longest=longest)
-    assert [draw for count in (1, 0, 7, 30, 22) for draw in parts.next(count)] == whole
+    assert [draw for count in (1, 0, 7, 30, 22) for draw in parts.take(count)] == whole
 
 
 def test_long_prompts_are_skipped_and_counted_and_keep_their_positions():
-    everything, short = stream().next(23 * 2), stream(longest=3)
+    everything, short = stream().take(23 * 2), stream(longest=3)
     expected = [prompt for prompt in everything if len(prompt.token_ids) <= 3]
-    assert short.next(len(expected)) == expected
-    short.next(1)
+    assert short.take(len(expected)) == expected
+    short.take(1)
     assert short.position - short.dropped_too_long == len(expected) + 1
     assert [prompt.position for prompt in everything] == list(range(46))
 
@@ -59,7 +59,7 @@ def test_long_prompts_are_skipped_and_counted_and_keep_their_positions():
 def test_stream_of_long_prompts_raises_with_the_setting_to_change():
     long = [replace(problem, prompt="1" * (8 + i)) for i, problem in enumerate(PROBLEMS)]
     with pytest.raises(ValueError, match=r"23 prompts in a row .*max_prompt_tokens=7; the shortest of them has 8 tok"):
-        stream(long, longest=7).next(1)
+        stream(long, longest=7).take(1)
 
 
 def test_stream_of_no_problems_is_an_error():
@@ -71,7 +71,7 @@ def test_huge_procedural_set_is_shuffled_without_a_table():
     task = OrderTask(DataConfig(seed=5))
     late = stream(task.problems("train"))
     late.position = 2**31 - 2
-    last, first_again = ids(late.next(3)[1:])
+    last, first_again = ids(late.take(3)[1:])
     assert last != first_again
     order = shuffled_indices(2**31, 0)
     assert len({order[i] for i in range(1000)}) == 1000
@@ -96,51 +96,26 @@ def resumed(before, problems, longest):
 
 @pytest.mark.parametrize("longest", [100, 3])
 @pytest.mark.parametrize("problems", [PROBLEMS, MIXTURE], ids=["one set", "mixture"])
-def test_order_is_the_same_on_any_number_of_processes_through_restarts(problems, longest):
-    """1, 2, 4, then 3 processes. Each phase ends in the middle of an epoch; 2, 3 and 4 do not divide 11 prompts."""
-    alone = stream(problems, longest=longest)
-    expected = alone.next(11 * 4 * 2)
-    drawn, last = [], stream(problems, longest=longest)
-    for processes in (1, 2, 4, 3):
-        streams = [resumed(last, problems, longest) for _ in range(processes)]
-        for _ in range(2):
-            shares = [each.next(11, index, processes) for index, each in enumerate(streams)]
-            drawn += sorted((prompt for share in shares for prompt in share), key=lambda prompt: prompt.position)
-            assert max(map(len, shares)) - min(map(len, shares)) <= 1
-            assert len({(each.position, each.dropped_too_long) for each in streams}) == 1
-        last = streams[-1]
-    assert drawn == expected
-    assert (last.position, last.dropped_too_long) == (alone.position, alone.dropped_too_long)
-    assert (alone.dropped_too_long > 0) == (longest == 3)
-
-
-@pytest.mark.parametrize("longest", [100, 3])
-@pytest.mark.parametrize("problems", [PROBLEMS, MIXTURE], ids=["one set", "mixture"])
 def test_restart_anywhere_neither_skips_nor_repeats(problems, longest):
     uninterrupted = stream(problems, longest=longest)
-    expected = uninterrupted.next(90)
+    expected = uninterrupted.take(90)
     for stop in (0, 1, 13, 17, 23, 44):
         before = stream(problems, longest=longest)
-        drawn = before.next(stop)
+        drawn = before.take(stop)
         after = resumed(before, problems, longest)
-        assert drawn + after.next(90 - stop) == expected
+        assert drawn + after.take(90 - stop) == expected
         assert (after.position, after.dropped_too_long) == (uninterrupted.position, uninterrupted.dropped_too_long)
     assert [uninterrupted.problem_at(prompt.position) for prompt in expected] == [prompt.problem for prompt in expected]
 
 
-def test_process_index_out_of_range_is_refused():
-    with pytest.raises(ValueError, match="process_index is 2; expected 0 to 1"):
-        stream().next(4, 2, 2)
-
-
 def test_prompt_carries_its_token_ids():
-    assert all(prompt.token_ids == list(prompt.problem.prompt) for prompt in stream().next(30))
+    assert all(prompt.token_ids == list(prompt.problem.prompt) for prompt in stream().take(30))
 
 
 def test_prompt_that_is_too_long_is_encoded_once_and_others_each_time_they_are_handed_out():
     encoded = []
     short = PromptStream(PROBLEMS, 0, encode=lambda text: encoded.append(text) or list(text), max_prompt_tokens=3)
-    short.next(60)
+    short.take(60)
     lengths = [len(text) for text in encoded]
     assert sum(length <= 3 for length in lengths) == 60 and short.position > 3 * len(PROBLEMS)
     assert sum(length > 3 for length in lengths) == sum(len(problem.prompt) > 3 for problem in PROBLEMS)

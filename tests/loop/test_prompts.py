@@ -10,7 +10,7 @@ import pytest
 
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.prompts import PromptFeed, summary_of
+from fr3e_jax.loop.evaluate import summary_of
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def short_and_long(session, tiny_run):
     return dataclasses.replace(tiny_run.changed(session, data__max_prompt_tokens=9), task=Mixed())
 
 
-def feed_of(session) -> PromptFeed:
-    return PromptFeed(session.task.problems("train"), session.texts, session.config.data)
+def feed_of(session) -> PromptStream:
+    return session.prompt_stream()
 
 
 def test_the_feed_gives_the_prompts_of_the_stream_in_rounds_of_any_size(short_and_long):
@@ -35,7 +35,7 @@ def test_the_feed_gives_the_prompts_of_the_stream_in_rounds_of_any_size(short_an
     stream = PromptStream(session.task.problems("train"), session.config.data.seed, session.texts.prompt_ids, 9)
     feed = feed_of(session)
     for count in (5, 1, 4, 2, 3) * 8:
-        wanted, found = stream.next(count), feed.take(count)
+        wanted, found = stream.take(count), feed.take(count)
         assert [(p.position, p.problem) for p in found] == [(p.position, p.problem) for p in wanted]
         assert all(p.token_ids.tolist() == session.texts.codec.encode(p.problem.prompt) for p in found)
         counts = {"dropped_too_long": stream.dropped_too_long, "dropped_unspeakable": 0}
@@ -84,8 +84,6 @@ def test_prompts_that_cannot_be_encoded_are_dropped_counted_and_named_each_time(
         assert (
             sum(f"is dropped: problem 'p{n}': character {'é' if n == 5 else chr(0xD800)!r} at" in x for x in named) == 2
         )
-    lines = feed.unspeakable()
-    assert len(lines) == len(UNSPEAKABLE) and lines[1].startswith("problem 'p5': character 'é' at position 1 of '5é'")
 
 
 def test_a_feed_with_dropped_prompts_continues_from_any_state(session):
@@ -116,7 +114,7 @@ def test_data_without_a_prompt_that_can_be_encoded_is_an_error(session):
 
 
 def test_only_the_first_of_many_dropped_prompts_are_named():
-    lines = summary_of([f"problem 'p{n}'" for n in range(9)], "training data")
-    assert lines[0] == "9 prompts of the training data cannot be encoded and are dropped:"
+    lines = summary_of([f"problem 'p{n}'" for n in range(9)])
+    assert lines[0] == "9 prompts of the held-out data cannot be encoded and are dropped:"
     assert lines[1:] == [*(f"  problem 'p{n}'" for n in range(5)), "  and 4 more"]
-    assert summary_of([], "training data") == []
+    assert summary_of([]) == []

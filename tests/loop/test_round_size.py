@@ -9,7 +9,6 @@ from fr3e_jax.learning.learner import Learner
 from fr3e_jax.loop import collection
 from fr3e_jax.loop.collection import collect
 from fr3e_jax.loop.kept_bases import KeptBases
-from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield, certain_rounds
 from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.loop.train import train
@@ -41,7 +40,7 @@ def collected(session, params, monkeypatch, *, streamed):
     """Two batches in a row: their trunks and prompts, the state after them, and the number of calls of the sampler."""
     if not streamed:
         monkeypatch.setattr(collection, "certain_rounds", lambda *of, last: 1 if last else 0)
-    feed, calls = PromptFeed(session.task.problems("train"), session.texts, session.config.data), []
+    feed, calls = session.prompt_stream(), []
     learner = Learner(session.model.train_programs(session.config), params, None)
     state = TrainingState(learner=learner, prompts=feed, kept_bases=KeptBases(session.config.returns))
     sample = session.sampler.engine.sample

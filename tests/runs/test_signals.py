@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 
-from fr3e_jax.runs.signals import Stopped, StopRequest, ended_with_a_line
+from fr3e_jax.runs.signals import Stopped, StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -78,41 +76,3 @@ def test_nohup_keeps_sighup_ignored():
             assert not stop.received
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-SIGNALLED_WHILE_IMPORTING = """
-import os, signal, sys
-from fr3e_jax.cli import main
-
-class Importing:
-    def find_spec(self, name, *rest):
-        if name == "jax":
-            os.kill(os.getpid(), getattr(signal, sys.argv[1]))
-
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
-sys.meta_path.insert(0, Importing())
-main(["train", sys.argv[2], "runtime.run_dir=" + sys.argv[3]])
-"""
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_a_signal_while_the_command_imports_ends_it_with_a_line(tmp_path, name):
-    (tmp_path / "recipe.yaml").write_text("name: demo")
-    arguments = [name, str(tmp_path / "recipe.yaml"), str(tmp_path / "run")]
-    command = [sys.executable, "-c", SIGNALLED_WHILE_IMPORTING, *arguments]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert process.returncode == -getattr(signal, name), "as without a handler"
-    assert process.stderr == f"fr3e: ended by {name}\n"
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_line_gives_way_to_a_stop_request_and_to_ignored_signals():
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with ended_with_a_line():
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        with StopRequest() as stop:
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert stop.received == ["SIGTERM"]
-    signal.signal(signal.SIGHUP, before[1])
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before

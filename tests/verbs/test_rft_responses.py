@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from encoded_prompts import prepare
 
+from fr3e_jax.data.stream import Prompt
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.loop.rollout_entries import of_part
 from fr3e_jax.objectives.entropy import branching_factor
 from fr3e_jax.rewards.grader import Grader

@@ -18,7 +18,7 @@ SECONDS_TOLERANCE = 0.1  # of the shortest run, by which the seconds of compilat
 
 _HELD_OUT = (
     *("data.task", "data.root", "data.eval", "data.verifier", "data.template"),
-    *("data.system", "data.template_options", "data.template_date"),
+    *("data.system", "data.template_options"),
     *("data.max_prompt_tokens", "data.seed", "rollout.max_response_tokens"),
 )
 

@@ -14,11 +14,11 @@ from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import split_mini_batches
 from fr3e_jax.loop.collection import NoSignal
-from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.state import Progress
 from fr3e_jax.loop.step_report import grading_metrics
 from fr3e_jax.rollouts.noise import SHUFFLE
@@ -80,7 +80,7 @@ class Iteration:
 class RejectionSamplingState(Progress):
     """The state of a run between two updates; ``step`` counts these."""
 
-    feed: PromptFeed
+    feed: PromptStream
     iteration: int = 0  # finished iterations
     current: Iteration | None = None
 
@@ -102,7 +102,7 @@ class RejectionSamplingRun(SupervisedRun):
 
     @staticmethod
     def fresh_state(session: Session, learner: Learner, ledger: TokenLedger) -> RejectionSamplingState:
-        feed = PromptFeed(session.task.problems("train"), session.texts, session.config.data)
+        feed = session.prompt_stream()
         return RejectionSamplingState(learner=learner, ledger=ledger, feed=feed)
 
     @staticmethod
@@ -111,8 +111,6 @@ class RejectionSamplingRun(SupervisedRun):
 
     def train(self) -> None:
         state = self.state
-        for line in summary_of(state.feed.unspeakable(), "training data"):
-            self.console.note(line)
         self.evaluate_start()
         if state.step and state.current is None and self._evaluation_due():
             state.evaluated = state.evaluated or self.evaluate()  # a signal had interrupted it

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fr3e_jax.configuration.schema import RftConfig
+from fr3e_jax.data.stream import Prompt
 from fr3e_jax.loop.first_return import base_requests
-from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.loop.rollout_entries import Entry
 from fr3e_jax.objectives.redundancy import n_gram_redundancy
 from fr3e_jax.policy.network import Params

@@ -18,7 +18,7 @@ from fr3e_jax.learning.finiteness import check_figures
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.learning.routers import balance_of, router_metrics
-from fr3e_jax.loop.run import Run
+from fr3e_jax.loop.run import OngoingRun
 from fr3e_jax.loop.state import open_learner
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.session.opening import OpenedRun, opened_run
@@ -27,7 +27,7 @@ from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import save_model
 
 
-class SupervisedRun(Run):
+class SupervisedRun(OngoingRun):
     """A run of supervised training, whose steps are optimizer steps; `train` chooses the responses to train on."""
 
     verb = ""
