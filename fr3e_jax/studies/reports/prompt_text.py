@@ -29,7 +29,7 @@ def turns_of(text: str) -> Turns:
         if names_role and (word := _ROLE.match(part)):
             role, part = word[1], part[word.end() :]
         names_role = False
-        if part.strip():
+        if part.strip() not in ("", "<bos>"):
             turns.append((_ROLE_OF_MARK.get(role, role), part.strip()))
         if mark is None:
             break
@@ -57,7 +57,7 @@ def question_finder(settings: Mapping[str, Any], codec: TextCodec | None) -> Cal
 
     def question(prompt: str) -> str:
         if prompt.startswith(before) and prompt.endswith(after) and len(prompt) >= len(before) + len(after):
-            return prompt[len(before) : len(prompt) - len(after)]
+            prompt = prompt[len(before) : len(prompt) - len(after)]
         turns = turns_of(prompt)
         return next((text for role, text in reversed(turns) if role == "user"), turns[-1][1])
 

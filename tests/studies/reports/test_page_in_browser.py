@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 from made_up_runs import write_comparison_page
-from reported_runs import STEPS, write_reported_run
+from reported_runs import LONG_QUESTION, STEPS, write_long_run, write_reported_run
 
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.studies.analysis.catalogue import findings
@@ -72,6 +72,14 @@ def made_up(tmp_path_factory):
     stored = write_reported_run(path, hostile=True)
     run = StoredRun.open(path)
     (path / "report.html").write_text(run_page(run, [*findings(run), *FINDINGS]), encoding="utf-8")
+    return path / "report.html", stored
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "long"
+    stored = write_long_run(path)
+    (path / "report.html").write_text(run_page(StoredRun.open(path), []), encoding="utf-8")
     return path / "report.html", stored
 
 
@@ -304,6 +312,140 @@ def test_keys_and_filters_move_through_prompts_branches_and_tokens(browser, made
         assert entries.count() == 0  # the filter still holds
         view.get_by_label("filter").select_option("all")
         assert entries.count() == 1
+
+
+def test_an_address_holds_the_state_and_back_goes_back(browser, made_up):
+    address = "#view=prompts&filter=right&order=hardest&search=step%3D2&prompt=2/20&zoom=2&text=folded"
+    with Shown(browser, made_up[0], address=address) as shown:
+        page, view = shown.page, shown.page.locator("#view-prompts")
+        for _ in range(2):
+            names = [view.get_by_label(name).input_value() for name in ("filter", "order", "search")]
+            assert names == ["right", "hardest", "step=2"] and view.locator(".list li").count() == 5
+            assert not page.locator(".reading").is_visible()
+            page.reload()
+            page.wait_for_selector("html[data-ready=yes]")
+        view.locator(".list li button", has_text="question 23").click()
+        page.wait_for_url(re.compile("prompt=2/23"))
+        assert "filter=right&order=hardest&search=step%3D2" in page.url and "zoom=2" in page.url
+        page.get_by_role("tab", name="Held-out problems").click()
+        page.wait_for_url(re.compile("problem="))
+        page.locator("#view-held-out .list li button").nth(1).click()
+        page.wait_for_url(re.compile("problem=.*1$"))
+        for pattern in ("problem=.*0$", "prompt=2/23", "prompt=2/20"):
+            page.go_back()
+            page.wait_for_url(re.compile(pattern))
+        page.get_by_text("step 2, prompt 20", exact=True).wait_for()
+
+
+def test_the_search_reads_responses_and_bounds(browser, made_up):
+    with Shown(browser, made_up[0], address="#view=prompts") as shown:
+        view = shown.page.locator("#view-prompts")
+        for search, found in (
+            ("question 21", ["question 21"]),
+            ("7 PLUS 5 step=3", ["3+30="]),  # only responses say this
+            ("answer 2 step=1", ["question 11"]),
+            ("step=2 length>30", []),
+            ("reward>0.4 reward<0.6 step=1", ["1+10=", "question 11"]),
+            ("nothing says this", []),
+        ):
+            view.get_by_label("search").fill(search)
+            view.locator(".list > small", has_text="reading").wait_for(state="detached")
+            entries = [text.splitlines()[0] for text in view.locator(".list li").all_inner_texts()]
+            assert [text for text in entries if not re.search("[⟨<&]|javascript", text)] == found, search
+
+
+def test_a_long_answer_folds_has_an_axis_and_shows_its_tokens_where_it_is_zoomed(browser, long_run):
+    with Shown(browser, long_run[0], address="#prompt=1/1&rollout=1/1/1&token=1500") as shown:
+        page = shown.page
+        assert page.locator(".tree .axis text").last.inner_html() == "1,800"
+        assert page.locator(".tree text.token").count() == 0
+        wider = page.get_by_role("button", name="wider tokens")
+        while wider.is_enabled() and not page.locator(".tree text.token").count():
+            wider.click()
+        strip = page.locator(".tree .scroll").bounding_box()
+        mark = page.locator(".tree .token-mark").bounding_box()  # the chosen token stays in sight
+        assert strip["x"] <= mark["x"] <= strip["x"] + strip["width"]
+        lane = page.locator('.tree .lane[aria-label^="base rollout 1:"]')
+        for n in (1495, 1505):
+            assert lane.locator(f'[data-token="{n}"]').count() == 1
+        assert lane.locator('[data-token="3"]').count() == 0  # far away, and not drawn
+        page.locator(".tree .scroll").evaluate("place => { place.scrollLeft = 0; }")
+        lane.locator('[data-token="3"]').wait_for()
+        page.locator("summary", has_text="text of base rollout 1").click()
+        page.wait_for_url(re.compile("text=folded"))
+        assert not page.locator(".reading").is_visible()
+
+
+def test_turns_fold_and_prompts_are_roles_and_questions(browser, long_run):
+    with Shown(browser, long_run[0], address="#prompt=1/1&rollout=1/1/1") as shown:
+        page = shown.page
+        assert page.get_by_label("question", exact=True).inner_text().splitlines() == [
+            "systemBe brief.",
+            f"user{LONG_QUESTION} 1?",
+        ]
+        assert page.locator(".list .question").all_inner_texts() == [f"{LONG_QUESTION} {n}?" for n in range(2)]
+        turns = page.locator(".reading details.turn")
+        assert turns.locator("summary").all_inner_texts() == [
+            "turn 1, 100 tokens",
+            "answer of the tool 1, 10 tokens",
+            "turn 2, 190 tokens",
+            "answer of the tool 2, 400 tokens",
+            "turn 3, 1,288 tokens",
+        ]
+        assert [turns.nth(n).get_attribute("open") is not None for n in range(5)] == [True, True, True, False, True]
+        text = turns.first.inner_text().partition("\n")[2].strip()
+        assert text.startswith("数学 é😀 ∀x∈ℝ 1 w00000") and "⟨" not in text
+
+
+def test_a_list_is_one_stop_of_the_tab_key_and_arrows_move_in_it(browser, made_up):
+    with Shown(browser, made_up[0], address="#view=prompts") as shown:
+        page = shown.page
+        page.locator(".tree .lane").first.wait_for()
+        page.get_by_role("tab", name="Prompts and trees").focus()
+        stops = 0
+        while not page.evaluate("document.activeElement.closest('.lane')"):
+            page.keyboard.press("Tab")
+            stops += 1
+            assert stops < 20
+        page.locator("#view-prompts .list button[aria-current=true]").focus()
+        chosen = page.evaluate("document.activeElement.textContent")
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate("document.activeElement.closest('.list') && document.activeElement.textContent") != chosen
+        page.get_by_role("tab", name="Prompts and trees").focus()
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.activeElement.textContent") == "Held-out problems"
+        assert page.locator("[role=tabpanel]").count() == 5
+        small = page.locator("button:visible, select:visible, input:visible").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect()).filter(box => box.height < 24 || box.width < 24).length"
+        )
+        assert small == 0
+
+
+CONTRAST = """
+spans => {
+  const pixel = Object.assign(document.createElement('canvas'), {width: 1, height: 1});
+  const context = pixel.getContext('2d', {willReadFrequently: true});
+  const light = (colours) => {
+    for (const colour of colours) { context.fillStyle = colour; context.fillRect(0, 0, 1, 1); }
+    const linear = [...context.getImageData(0, 0, 1, 1).data].slice(0, 3).map((byte) => byte / 255)
+      .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  return Math.min(...spans.map((span) => {
+    const ground = getComputedStyle(span.closest('.reading > .panel')).backgroundColor;
+    const style = getComputedStyle(span);
+    const [a, b] = [light([ground, style.backgroundColor]), light([style.color])];
+    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) * Number(style.opacity);
+  }));
+}"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_text_of_every_token_has_contrast(browser, made_up, dark):
+    with Shown(browser, made_up[0], dark=dark, address="#prompt=1/10&rollout=1/10/0/2/0") as shown:
+        tokens = shown.page.locator(".reading .tk")
+        tokens.first.evaluate("span => span.style.setProperty('--h', 55)")  # as that of the highest entropy
+        assert tokens.evaluate_all(CONTRAST) >= 4.5
 
 
 def test_tokens_can_be_hovered_and_lanes_focused(browser, made_up):

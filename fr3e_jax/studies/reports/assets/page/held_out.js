@@ -111,7 +111,10 @@ function answersAt(of, step) {
   const samples = rollouts.map((rollout) => {
     const label = `${nameOf(rollout)}: ${outcomeOf(rollout).word}, ${rollout.extracted ?? 'no answer'}`;
     const show = (event) => {
-      for (const other of samples) other.setAttribute('aria-pressed', String(other === event.currentTarget));
+      for (const other of samples) {
+        other.setAttribute('aria-pressed', String(other === event.currentTarget));
+        other.tabIndex = other === event.currentTarget ? 0 : -1;
+      }
       replace(place, answerText(of, rollout));
     };
     return button([iconElement(outcomeOf(rollout)), ` ${shortened(rollout.extracted ?? '–', 12)}`], show, {
@@ -126,7 +129,7 @@ function answersAt(of, step) {
     {class: 'answer', 'data-step': step},
     element('h3', {}, step === 0 ? 'before training' : `step ${step}`),
     sampled.length ? element('small', {class: 'muted'}, `${right} of ${plural(sampled.length, 'sample')} right`) : null,
-    element('div', {class: 'samples', role: 'group', 'aria-label': 'samples'}, samples),
+    element('div', {class: 'samples', role: 'group', 'aria-label': 'samples', onkeydown: moveFocus}, samples),
     place,
   );
 }

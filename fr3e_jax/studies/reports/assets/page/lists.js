@@ -114,11 +114,13 @@ function markChosen(list) {
     list.entries.scrollTop += place.top - box.top - box.height / 2;
 }
 
-// Arrows, Home and End move the focus within a group of buttons that is one stop of the tab key.
+// Arrows, Home and End move the focus within a group of buttons that is one stop of the tab key: up and down in a list,
+// right and left in a row.
 function moveFocus(event) {
   const buttons = [...event.currentTarget.querySelectorAll('button')];
   const at = buttons.indexOf(event.target);
-  const next = buttons[{ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: buttons.length - 1}[event.key]];
+  const [after, before] = event.currentTarget.tagName === 'OL' ? ['ArrowDown', 'ArrowUp'] : ['ArrowRight', 'ArrowLeft'];
+  const next = buttons[{[after]: at + 1, [before]: at - 1, Home: 0, End: buttons.length - 1}[event.key]];
   if (!next) return;
   event.preventDefault();
   event.stopPropagation();

@@ -15,11 +15,9 @@ async function start() {
   page = await unpack('main');
   theme(savedTheme());
   const place = element('main');
-  const tabs = element('nav', {role: 'tablist', 'aria-label': 'views'});
+  const tabs = element('nav', {role: 'tablist', 'aria-label': 'views', onkeydown: moveFocus});
   for (const [name, label, build] of VIEWS) {
-    const node = build();
-    node.hidden = true;
-    node.id = `view-${name}`;
+    const node = filled(build(), {id: `view-${name}`, role: 'tabpanel', 'aria-label': label, hidden: true}, []);
     const open = () => {
       showView(name);
       remember(true);
@@ -70,6 +68,7 @@ function showView(name) {
   for (const [other, view] of Object.entries(views)) {
     view.node.hidden = other !== name;
     view.tab.setAttribute('aria-selected', String(other === name));
+    view.tab.tabIndex = other === name ? 0 : -1;
   }
   const changed = shownView !== name;
   shownView = name;

@@ -29,14 +29,17 @@ function drawPrompt() {
     readingPane(of),
   );
   draw();
-  drawing.scrollLeft = before;
-  let drawn = before;
+  const token = MARGIN.left + look.token * look.cell,
+    width = drawing.clientWidth;
+  const inSight = look.token === null || (before <= token && token <= before + width);
+  drawing.scrollLeft = inSight ? before : token - width / 2;
+  draw();
+  let drawn = drawing.scrollLeft;
   drawing.addEventListener('scroll', () => {
-    if (Math.abs(drawing.scrollLeft - drawn) < drawing.clientWidth / 2) return;
+    if (Math.abs(drawing.scrollLeft - drawn) < width / 2) return;
     drawn = drawing.scrollLeft;
     draw();
   });
-  if (Math.abs(drawing.scrollLeft) > drawing.clientWidth / 2) draw();
   scrollToChosen();
 }
 
@@ -160,16 +163,14 @@ function key(of) {
   );
 }
 
-// The middle of what is in sight stays there.
+// The chosen token comes to the middle; without one, the middle of what is in sight stays there.
 function zoomButtons(drawing) {
   const zoom = (factor) => {
-    const before = look.zoom,
-      half = drawing.clientWidth / 2,
-      middle = drawing.scrollLeft + half - MARGIN.left;
+    const half = drawing.clientWidth / 2;
+    const middle = look.token ?? (drawing.scrollLeft + half - MARGIN.left) / look.cell;
     look.zoom = Math.min(MOST_ZOOM, Math.max(1, look.zoom * factor));
     drawPrompt();
-    prompts.place.querySelector('.tree .scroll').scrollLeft =
-      (middle * look.zoom) / before - half + MARGIN.left;
+    prompts.place.querySelector('.tree .scroll').scrollLeft = MARGIN.left + middle * look.cell - half;
     remember();
   };
   const compare = button(look.comparing ? 'choose the second rollout …' : 'compare with …', compareNext, {
@@ -178,7 +179,7 @@ function zoomButtons(drawing) {
   });
   return rowElement(
     button('−', () => zoom(1 / 1.6), {'aria-label': 'narrower tokens', disabled: look.zoom <= 1}),
-    button('+', () => zoom(1.6), {'aria-label': 'wider tokens', disabled: look.zoom >= MOST_ZOOM}),
+    button('+', () => zoom(1.6), {'aria-label': 'wider tokens', disabled: look.cell >= MOST_CELL}),
     compare,
     look.compared ? button('compare no more', compareNoMore) : null,
   );

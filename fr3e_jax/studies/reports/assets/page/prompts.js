@@ -78,7 +78,7 @@ function promptsView() {
   };
   view.restore = async (state) => {
     restoreList(prompts.list, state);
-    look.zoom = Math.min(40, Math.max(1, Number(state.get('zoom')) || 1));
+    look.zoom = Math.min(MOST_ZOOM, Math.max(1, Number(state.get('zoom')) || 1));
     look.folded = state.get('text') === 'folded';
     const prompt = page.prompts.find(({step, position}) => `${step}/${position}` === state.get('prompt'));
     if (!prompt) return;

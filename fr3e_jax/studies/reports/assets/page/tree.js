@@ -34,6 +34,7 @@ function entropyScale(of) {
 function drawTree(of, width, scrolled) {
   const layout = layoutOf(of, look.parent, width, look.zoom, scrolled);
   const scale = entropyScale(of);
+  look.cell = layout.cell;
   const drawing = svg('svg', {
     width: layout.width,
     height: layout.height,
@@ -172,7 +173,7 @@ function lane(layout, row, scale) {
       x: layout.x(rollout.fork) - 4,
       y: y - 2,
       width: layout.cell * rollout.length + 70,
-      height: ROW - 1,
+      height: 24,
       rx: 3,
     }),
   );

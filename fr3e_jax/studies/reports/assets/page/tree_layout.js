@@ -1,7 +1,7 @@
 // Where each rollout of a tree lies. Positions count tokens of the response; lanes lie below the trunk. The state with
 // the last fork comes first, so no stem crosses a lane.
 
-const ROW = 22;
+const ROW = 25;
 const GROUP_HEAD = 20;
 
 // Bases and parents from which states were explored; a parent of an earlier step is an id without a rollout here.
