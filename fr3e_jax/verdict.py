@@ -43,7 +43,7 @@ class Job:
 
     Attributes:
       function: ``package.module:NAME`` or ``FILE.py:NAME``. If it has an attribute ``canaries``, pairs
-        ``(arguments, reward)``, the worker checks itself with them; a worker that answers wrongly is replaced.
+        ``(arguments, reward)``, each worker checks it with them before its first job.
       arguments: picklable and hashable; equal functions and arguments always give equal verdicts if ``cacheable``.
       deadline: CPU seconds after which its worker is killed; None: ``rewards.deadline_seconds``. A worker that waits
         instead is killed after five times that on the clock.

@@ -184,9 +184,7 @@ class Grader:
     def _open_pool(self) -> Pool:
         if self._pool is None:
             functions = tuple(getattr(self.verifier, "job_functions", ()))
-            # The pool's thread must not keep a forgotten grader, and with it the processes, alive.
-            forget = weakref.WeakMethod(self._forget)
-            self._pool = Pool(self._settings, functions, lambda keys: (forget() or (lambda _: None))(keys))
+            self._pool = Pool(self._settings, functions)
             self._close_pool = weakref.finalize(self, self._pool.close)
         return self._pool
 
@@ -235,7 +233,7 @@ class Grader:
             if key is not None:
                 self._in_flight[key] = job_waiting
         try:
-            self._open_pool().submit(job, lambda reply: self._deliver(job_waiting, reply), key)
+            self._open_pool().submit(job, lambda reply: self._deliver(job_waiting, reply))
         except (TypeError, RuntimeError) as error:
             with self._lock:
                 self._in_flight.pop(key, None)
@@ -286,11 +284,6 @@ class Grader:
         self._cache[key] = verdict
         while len(self._cache) > VERDICTS_REMEMBERED:
             self._cache.popitem(last=False)
-
-    def _forget(self, keys: Sequence[Hashable]) -> None:
-        with self._lock:
-            for key in keys:
-                self._cache.pop(key, None)
 
 
 def _key(job: Job) -> Hashable:

@@ -88,8 +88,7 @@ class JobRunner:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _check(self, spec: str) -> dict[str, Any]:
-        if spec not in self._functions:
-            self._functions[spec] = load_function(spec)
+        self._functions[spec] = load_function(spec)
         check_canaries(self._functions[spec], spec)
         return {"kind": "ready", "threads": threads()}
 

@@ -12,7 +12,6 @@ docs/users/code_execution.md has the figures.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import pickle
 import selectors
@@ -21,20 +20,17 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.rewards.workers import LOAD_SECONDS, OWN, QueuedJob, Reply, Worker, Workers, ZygoteGone
 from fr3e_jax.verdict import Job
 
-logger = logging.getLogger(__name__)
-
 FAILED_STARTS = 3  # workers in a row that died before their first answer: the fault is in all of them
 MAX_WORKERS = 16
 WALL_CLOCK_FACTOR = 5.0  # a worker is killed after so many times its deadline on the clock, even if it waits
 JOBS_PER_WORKER = 1000  # then a worker is replaced
-CANARY_EVERY = 100  # answers between two checks of a worker against known verdicts
 
 
 def worker_count(setting: int) -> int:
@@ -49,16 +45,10 @@ class Pool:
     Args:
       settings: number of workers, deadline, memory, recycling.
       functions: ``Job.function`` values to be loaded before the first job.
-      retract: called with the keys of verdicts that a worker gave between its last good canary and one that failed.
     """
 
-    def __init__(
-        self,
-        settings: RewardsConfig,
-        functions: Iterable[str] = (),
-        retract: Callable[[Sequence[Hashable]], None] = lambda keys: None,
-    ):
-        self._settings, self._retract = settings, retract
+    def __init__(self, settings: RewardsConfig, functions: Iterable[str] = ()):
+        self._settings = settings
         self._limit = worker_count(settings.workers)
         self._workers = Workers(settings.memory_mb, tuple(functions))
         self._queue: deque[QueuedJob] = deque()
@@ -78,7 +68,7 @@ class Pool:
         self._thread.start()
         atexit.register(self.close)
 
-    def submit(self, job: Job, deliver: Callable[[Reply], None], key: Hashable = None) -> None:
+    def submit(self, job: Job, deliver: Callable[[Reply], None]) -> None:
         """Queue a job; ``deliver`` gets its reply, on another thread, and must neither wait nor raise.
 
         Raises:
@@ -93,7 +83,7 @@ class Pool:
                 f"the arguments of a job of {job.function} cannot be sent to a worker: {error}; expected arguments "
                 "that can be pickled: pass plain values (str, int, tuple, dict)"
             ) from error
-        self.enqueue(QueuedJob(job.function, payload, deadline, deliver, key))
+        self.enqueue(QueuedJob(job.function, payload, deadline, deliver))
 
     def enqueue(self, task: QueuedJob) -> None:
         """Queue a task and wake the pool's thread."""
@@ -169,49 +159,34 @@ class Pool:
         elif worker.task is not None and answer["kind"] != "ready":
             self._failed_starts = 0
             task = worker.finished()
-            if answer.pop("retire", False):
+            if answer.pop("retire", False) or worker.jobs >= JOBS_PER_WORKER:
                 self._dismiss(worker)
-            elif worker.jobs >= JOBS_PER_WORKER:
-                worker.retiring = True
-                self._check(worker, task.function)
             self._deliver(task, Reply(**answer))
         else:
             return False
         return True
 
     def _check(self, worker: Worker, function: str) -> None:
-        """Have a worker load a function, if it has not, and run its canaries."""
+        """Have a worker load a function and run its canaries."""
         worker.checking = function
         self._request(worker, pickle.dumps(("check", function)), LOAD_SECONDS)
 
     def _after_check(self, worker: Worker, answer: dict[str, Any]) -> None:
         function, worker.checking = worker.checking, None
         if answer["kind"] == "ready":
-            worker.passed(function)
+            worker.checked.add(function)
             if answer.get("threads") == 1:
                 self._workers.preload(function)
-            if worker.retiring:
-                self._dismiss(worker)
-            elif worker.task is not None:
+            if worker.task is not None:
                 self._start(worker, worker.task)
             return
-        why = answer.get("text", "")
-        if function in worker.checked:
-            logger.warning(
-                "a grading worker failed its canary after %d answers; "
-                "its verdicts since the last good one leave the cache:\n%s",
-                len(worker.suspects),
-                why,
-            )
-            self._retract(worker.suspects)
-        else:
-            self._give_up_on(function, why)
+        self._give_up_on(function, answer.get("text", ""))
         self._dismiss_and_requeue(worker)
 
     def _start(self, worker: Worker, task: QueuedJob) -> None:
-        """Take the next step towards a worker's task: load or check the function, or run the task."""
+        """Take the next step towards a worker's task: load and check the function, or run the task."""
         worker.task = task
-        if worker.needs_check(task.function, CANARY_EVERY):
+        if task.function not in worker.checked:
             self._check(worker, task.function)
         elif task.payload:
             self._request(worker, task.payload, task.deadline)

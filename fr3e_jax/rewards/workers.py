@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -65,13 +65,12 @@ class Reply:
 
 @dataclass(eq=False)
 class QueuedJob:
-    """A job in the pool: ``payload`` is the pickled request, ``key`` names its verdict in the caller's cache."""
+    """A job in the pool: ``payload`` is the pickled request."""
 
     function: str
     payload: bytes
     deadline: float
     deliver: Callable[[Reply], None]
-    key: Hashable = None
     deaths: int = 0
 
 
@@ -89,13 +88,12 @@ class Worker:
     """One worker: its task, its deadlines, and the bytes still to be sent to it.
 
     Attributes:
-      task: the job it has, or None; ``checking``: the function it loads or checks before that, or None.
+      task: the job it has, or None; ``checking``: the function it loads and checks before that, or None.
       pid: its process id; 0 until it has told it.
       slow_from: ``time.monotonic()`` from which on it counts as slow, and another worker may start beside it.
       look_at: when to look at its CPU time next; before that it cannot have used up what it may.
       ends: when it is killed even if it computes nothing.
       checked: functions it has loaded and whose canaries it has passed.
-      suspects: keys of its verdicts since it last passed a check.
     """
 
     serial: int
@@ -108,33 +106,18 @@ class Worker:
     look_at: float = 0.0
     ends: float = 0.0
     jobs: int = 0
-    retiring: bool = False
     checked: set[str] = field(default_factory=set)
-    suspects: list[Hashable] = field(default_factory=list)
     _cpu_end: float = 0.0  # of its own CPU time
-    _unchecked_jobs: dict[str, int] = field(default_factory=dict)
     _reader: wire.Reader = field(default_factory=lambda: wire.Reader(ANSWER_LIMIT))
 
     @property
     def busy(self) -> bool:
         return self.task is not None or self.checking is not None
 
-    def needs_check(self, function: str, every: int) -> bool:
-        return self._unchecked_jobs.get(function, every) >= every
-
-    def passed(self, function: str) -> None:
-        """Note that a check of ``function`` passed."""
-        self.checked.add(function)
-        self._unchecked_jobs[function] = 0
-        self.suspects.clear()
-
     def finished(self) -> QueuedJob:
         """Free the worker and return the task that it has answered."""
         task, self.task = self.task, None
         self.jobs += 1
-        self._unchecked_jobs[task.function] += 1
-        if task.key is not None:
-            self.suspects.append(task.key)
         return task
 
     def request(self, message: bytes, seconds: float, clock_seconds: float) -> None:

@@ -97,18 +97,6 @@ def start_a_child(path: str) -> float:
     return 1.0
 
 
-POISON = {"count": 0}
-
-
-def poisoned(limit: int, reward: float, number: int = 0) -> float:
-    """``reward`` for the first ``limit`` calls in a process, then 1."""
-    POISON["count"] += number != 0
-    return 1.0 if POISON["count"] > limit else reward
-
-
-poisoned.canaries = (((1000, 1.0), 1.0), ((3, 0.0), 0.0))
-
-
 def always_wrong(answer: str) -> float:
     return 0.0
 
