@@ -8,7 +8,7 @@ import time
 
 import pytest
 from campaign_cases import generator, log, seeded
-from run_comparison import assert_same_run
+from run_comparison import assert_same_run, reader
 from stops import Watched
 
 from fr3e_jax.loop.train import train
@@ -27,7 +27,7 @@ def interrupt(process, number: int, seconds: float) -> int:
     return process.wait(timeout=300)
 
 
-@seeded(2)
+@seeded()
 def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(run_process, finished_run, session, seed):
     rng, run, kills = generator("kills", seed), run_process(), 0
     code = -signal.SIGKILL
@@ -43,9 +43,11 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(run_process,
 
 @seeded()
 def test_a_run_killed_at_random_verdicts_equals_an_uninterrupted_one(run_process, finished_run, session, seed):
-    """The moment lies between two rollouts of a round, so that each stage of a step is met."""
-    rng, run, kills = generator("verdicts", seed), run_process(), 0
-    code = -signal.SIGKILL
+    """In the evaluation of the start, then between two rollouts of a round, so that each stage of a step is met."""
+    rng, run, kills = generator("verdicts", seed), run_process(), 1
+    code = run.run(signal_at="SIGKILL 5")
+    with reader(run.run_dir) as checkpoints:
+        assert (code, checkpoints.latest_step()) == (-signal.SIGKILL, None)
     while code == -signal.SIGKILL and kills < 4:
         code = run.run(*run.resume_arguments(), signal_at=f"SIGKILL {rng.randrange(1, 120)}")
         kills += code == -signal.SIGKILL
@@ -92,7 +94,7 @@ def test_a_run_told_to_stop_at_a_random_moment_equals_an_uninterrupted_one(
 MOMENTS = 60  # chunks and optimizer steps of a process that makes progress
 
 
-@seeded(2)
+@seeded()
 def test_a_run_stopped_and_killed_at_random_moments_equals_an_uninterrupted_one(
     run_process, finished_run, session, seed
 ):

@@ -75,7 +75,7 @@ def test_python_reads_a_run_at_an_address(stored):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", [
-    ["eval", "--json", "evaluation.prompts=2", "evaluation.samples=2"],
+    ["eval", "--json"],
     ["sample", "--prompt", "1", "--json"],
     ["intervene", "--problems", "2", "--rollouts", "1"],
 ])  # fmt: skip

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fr3e_jax.configuration import to_yaml
+
 SHOW = 'echo "$JAX_PROCESS_ID/$JAX_NUM_PROCESSES at $JAX_COORDINATOR_ADDRESS, $JAX_NUM_CPU_DEVICES $JAX_PLATFORMS"'
 
 
@@ -95,18 +97,12 @@ def test_mistake_is_one_line_and_code_two(bench, arguments, variables, message):
 
 
 @pytest.mark.slow
-def test_two_real_processes_train_and_the_same_command_continues(bench):
-    """A tiny demo with a task that an untrained model can solve trains one step, then another."""
+def test_two_real_processes_train_and_the_same_command_continues(bench, tiny_run):
     fr3e, run = str(Path(sys.executable).with_name("fr3e")), bench.folder / "run"
-    tests = Path(__file__).parents[1]
-    recipe = tests.parent / "configs/demo_fr3e.yaml"
-    tiny = "model.hidden_size=16 model.num_layers=1 model.num_heads=2 model.num_kv_heads=1 model.path= "
-    tiny += "rollout.prompts_per_round=8 training.batch_rollouts=8 training.mini_batch_rollouts=4 evaluation.prompts=4 "
-    tiny += "rollout.reject_degenerate=false rollout.max_response_tokens=12 runtime.trackers=[] "
-    tiny += "explore.num_anchors=2 evaluation.samples=2 evaluation.pass_at=[2] rewards.workers=1 "
-    tiny += f"data.task={tests}/fixtures/scripted_task.py:Parity"
+    recipe = bench.folder / "tiny.yaml"
+    recipe.write_text(to_yaml(tiny_run.config(evaluation__every=0)))
     for steps in (1, 2):
-        command = ["-n", "2", str(recipe), *tiny.split(), f"training.max_steps={steps}"]
+        command = ["-n", "2", str(recipe), f"training.max_steps={steps}"]
         compiling = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
         launcher = bench.start("local.sh", *command, **compiling | {"FR3E": fr3e, "RUN_DIR": str(run)})
         output, _ = launcher.communicate(timeout=400)

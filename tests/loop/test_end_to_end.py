@@ -14,16 +14,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from fr3e_jax.cli import main
+from fr3e_jax.configuration import load_config
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.huggingface import stored_shapes
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.session.session import open_session
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.run_data import collect
 
 ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared" / "data" / "datasets"
 VERIFIER = f"{ROOT / 'tests/fixtures/answer_form.py'}:even_bytes"
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -52,13 +53,9 @@ def write_rows(path: Path, rows: list[dict]) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-@pytest.fixture(scope="module", params=["own", pytest.param("real", marks=pytest.mark.slow)])
-def data_root(request, tmp_path_factory) -> Path:
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory) -> Path:
     """A directory with gsm8k/train.jsonl.gz and test.jsonl.gz."""
-    if request.param == "real":
-        if not (SHARED / "gsm8k" / "train.jsonl.gz").is_file():
-            pytest.skip(f"{SHARED} holds no gsm8k/train.jsonl.gz: only the project's own rows are used")
-        return SHARED
     root = tmp_path_factory.mktemp("data")
     write_rows(root / "gsm8k" / "train.jsonl.gz", own_rows(40, 0))
     write_rows(root / "gsm8k" / "test.jsonl.gz", own_rows(10, 40))
@@ -261,11 +258,9 @@ def test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits(
     import torch
     from transformers import AutoModelForCausalLM
 
-    from fr3e_jax.configuration import load_config
     from fr3e_jax.policy.network import bind
     from fr3e_jax.policy.rows import run_trunks
     from fr3e_jax.session.run_weights import load_run_params
-    from fr3e_jax.session.session import open_session
 
     model = loaded_silently(AutoModelForCausalLM, exported)
     session = open_session(load_config(run / "config.yaml", []))
@@ -286,38 +281,12 @@ def test_the_exported_directory_trains_on(exported, data_root, tmp_path):
     assert record["step"] == 1 and record["gradient_norm/mean"] > 0
 
 
-@pytest.mark.slow
-def test_a_policy_that_half_knows_some_answers_learns_from_the_benchmarks_own_verifier(tmp_path):
-    """Fine-tuned on twelve questions until about every sixth answer is right; rewards by GSM8K's convention."""
-    write_rows(tmp_path / "gsm8k" / "train.jsonl.gz", own_rows(12, 0))
-    write_rows(tmp_path / "gsm8k" / "test.jsonl.gz", own_rows(12, 0))
-    small = make_checkpoint(tmp_path / "small", [row["question"] for row in own_rows(12, 0)])
-    recipe = str(ROOT / "configs" / "fr3e_gsm8k.yaml")
-
-    def changed(model: Path, run: str, *more: str) -> list[str]:
-        own = [s for s in settings(model, tmp_path, tmp_path / run) if not s.startswith("data.verifier")]
-        return [recipe, *own, "rollout.max_response_tokens=64", "rollout.rollouts_per_prompt=16", *more]
-
-    start = tmp_path / "start"
-    tuning = ["sft.steps=55", "sft.batch_size=12", "sft.learning_rate=1e-2", f"sft.output={start}"]
-    assert main(["sft", *changed(small, "sft", *tuning)]) == 0
-    assert main(["train", *changed(start, "rl", "optimizer.learning_rate=2e-4", "rollout.prompts_per_round=12")]) == 0
-    tokenizer = AutoTokenizer.from_pretrained(start)
-    golds = [row["answer"].rsplit("#### ")[-1] for row in own_rows(12, 0)]
-    records = rollouts_of(tmp_path / "rl")
-    by_id = {record.id: record for record in records}
-    for record in records:
-        before = by_id[record.parent].token_ids[: record.fork] if record.parent else []
-        text = tokenizer.decode([*before, *record.token_ids])
-        boxes = re.findall(r"\\boxed\{([^{}]+)\}", text)
-        gold = golds[int(record.problem_id.rsplit("/", 1)[1])]
-        if boxes:
-            assert record.reward == float(boxes[-1].strip() == gold), boxes
-        elif "boxed" in text or "####" in text:  # another spelling of an answer, which a half trained policy garbles
-            assert record.reward == 0.0, text
-        else:
-            assert (record.reward, record.outcome) == (0.0, "no_answer")
-    outcomes = {record.outcome for record in records}
-    assert {"right", "wrong"} <= outcomes <= {"right", "wrong", "no_answer", "string_only", "refused"}
-    (metrics,) = read_metrics(tmp_path / "rl" / "metrics.jsonl", kind="train")
-    assert 0 < metrics["reward/mean"] < 1 and metrics["gradient_norm/mean"] > 0
+def test_without_a_verifier_of_the_user_the_benchmarks_own_grades(checkpoint, data_root, tmp_path):
+    own = [s for s in settings(checkpoint, data_root, tmp_path / "run") if not s.startswith("data.verifier")]
+    session = open_session(load_config(ROOT / "configs" / "fr3e_gsm8k.yaml", own))
+    problem = session.task.problems("train")[3]
+    gold = own_rows(4, 0)[3]["answer"].rsplit("#### ")[-1]
+    responses = [rf"So it is \boxed{{{gold}}}.", rf"So it is \boxed{{{gold}1}}.", "So it is."]
+    with session.grader.grader as grader:
+        verdicts = [grader.submit(problem, response, True).result() for response in responses]
+    assert [(v.reward, v.outcome) for v in verdicts] == [(1.0, "right"), (0.0, "wrong"), (0.0, "no_answer")]

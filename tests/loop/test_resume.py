@@ -1,4 +1,4 @@
-"""A run that was stopped or killed and resumed is the run that nothing interrupted, to the last digit."""
+"""A resumed run is the run that nothing interrupted, to the last digit; tests/campaign kills and stops processes."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from method_settings import ARCHIVE, PPO, RETURNS
-from run_comparison import assert_same_run, newest, reader
-from run_process import RunProcess
+from run_comparison import assert_same_run, reader
 from stops import Watched, nth
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.train import train
-from fr3e_jax.runs.checkpoint_content import flatten_arrays
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_lock import RunLock
-from fr3e_jax.session.session import open_session
-
-SOME_ALL_WRONG = {"rollout__rollouts_per_prompt": 2, "rollout__prompts_per_round": 1}  # else no kept base is visited
 
 
 @pytest.fixture(scope="module")
@@ -46,28 +39,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(resumed_run, finished_run, se
     assert_same_run(resumed_run, finished_run, session)
 
 
-@pytest.mark.slow
-def test_critic_reference_and_plateau_are_restored(tmp_path, tiny_run):
-    """PPO with a divergence: the checkpoint also holds critic, reference and the rewards since the last reset."""
-    settings = PPO | {"critic__warmup_steps": 1, "kl__reset_every": 3, "kl__reset_on_plateau": 2}
-    config = lambda steps, path: tiny_run.config(training__max_steps=steps, runtime__run_dir=str(path), **settings)
-    wanted, found = tmp_path / "whole", tmp_path / "resumed"
-    assert train(config(4, wanted)) == 0
-    assert train(config(2, found)) == 0
-    with reader(found) as checkpoints:
-        state = checkpoints.host_state(2)["reference_resets"]
-    assert state["best_reward"] is not None
-    assert train(config(4, found), found, resume=True) == 0
-    session = open_session(config(4, found))
-    assert_same_run(found, wanted, session)
-    arrays, _ = newest(found, session)
-    moved = lambda left, right: any((np.asarray(left[k]) != np.asarray(right[k])).any() for k in left)
-    policy, reference, critic = (
-        flatten_arrays(x) for x in (arrays["params"], arrays["reference"], arrays["critic"]["params"]["network"])
-    )
-    assert moved(policy, reference) and moved(critic, policy)
-
-
 def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny_run, session, finished_run):
     """The remains of a fifth step, from a longer run, belong to no checkpoint."""
     (resumed_run / "rollouts" / "step_000005.jsonl.gz").write_bytes(b"torn")
@@ -75,22 +46,6 @@ def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny_run, session, f
     with reader(resumed_run) as checkpoints:
         assert checkpoints.latest_step() == 4
     assert_same_run(resumed_run, finished_run, session)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("keeping", [ARCHIVE | SOME_ALL_WRONG, RETURNS], ids=["anchors", "target"])
-def test_kept_bases_are_part_of_a_checkpoint(tmp_path, tiny_run, keeping):
-    """Rounds that return to successes of earlier steps are the same after a resume."""
-    settings = keeping | {"evaluation__every": 1, "checkpoint__keep_last": 9}
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert train(tiny_run.config(training__max_steps=3, **settings), whole) == 0
-    assert train(tiny_run.config(training__max_steps=1, **settings), parts) == 0
-    assert train(tiny_run.config(training__max_steps=3, **settings), parts, resume=True) == 0
-    assert_same_run(parts, whole, open_session(tiny_run.config(**settings)))
-    with reader(whole) as checkpoints:
-        kept = checkpoints.host_state(1)["kept_bases"]["bases"]
-    metrics = [record for record in read_metrics(whole / "metrics.jsonl") if record["kind"] == "train"]
-    assert kept and metrics[-1]["returns/visits"]
 
 
 @pytest.mark.slow
@@ -185,14 +140,6 @@ def test_a_checkpoint_is_due_after_minutes_as_well_as_after_steps(tmp_path, tiny
     assert saved == [2, 3, 5], "14 minutes, a third step, and 14 minutes that are the end as well"
 
 
-# -- processes that are told to stop, or killed ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def process(tmp_path, tiny_run) -> RunProcess:
-    return RunProcess(tmp_path, tiny_run)
-
-
 @pytest.mark.parametrize(("evaluation", "saved"), [(0, []), (1, [2]), (2, [2, 4])], ids=["of the start", "due", "last"])
 def test_a_signal_in_an_evaluation_is_honoured_at_its_next_chunk_and_the_evaluation_repeated(
     tmp_path, tiny_run, monkeypatch, capsys, finished_run, session, evaluation, saved
@@ -219,36 +166,3 @@ def test_a_signal_in_an_evaluation_is_honoured_at_its_next_chunk_and_the_evaluat
     evaluated = read_metrics(path / "metrics.jsonl", kind="eval")
     with reader(path) as checkpoints:
         assert checkpoints.all_steps() == [r["step"] for r in evaluated if r["step"]], "repeated evaluations rank, too"
-
-
-@pytest.mark.slow
-def test_a_process_told_to_stop_exits_with_0_and_says_how_to_continue(process, finished_run, session):
-    assert process.run(signal_at="SIGTERM 30") == 0, process.log.read_text()
-    said = "SIGTERM: step 1 is given up, nothing was to be saved; continue with fr3e train"
-    assert said in process.log.read_text()
-    assert process.run("--resume", stop_at="SIGHUP explore 22") == 0, process.log.read_text()
-    assert "SIGHUP: step 2 is given up, step 1 is saved; continue with" in process.log.read_text()
-    assert not (process.run_dir / "summary.json").exists()
-    assert process.run("--resume") == 0, process.log.read_text()
-    assert_same_run(process.run_dir, finished_run, session)
-
-
-@pytest.mark.slow
-def test_a_run_killed_again_and_again_equals_an_uninterrupted_one(process, finished_run, session):
-    """In the evaluation of the start, before any checkpoint, then at each process's 60th graded response."""
-    assert process.run(signal_at="SIGKILL 5") == -signal.SIGKILL
-    assert process.run("--resume", signal_at="SIGKILL 40") == -signal.SIGKILL
-    with reader(process.run_dir) as checkpoints:
-        assert checkpoints.latest_step() is None
-    assert process.run("--resume", signal_at="SIGKILL 60") == -signal.SIGKILL
-    assert process.run("--resume", signal_at="SIGKILL 60") == -signal.SIGKILL
-    assert process.run("--resume") == 0, process.log.read_text()
-    assert_same_run(process.run_dir, finished_run, session)
-
-
-@pytest.mark.slow
-def test_a_run_killed_while_writing_checkpoints_equals_an_uninterrupted_one(process, finished_run, session):
-    process.kill_after_line(1)
-    process.kill_after_line(3, "--resume")
-    assert process.run("--resume") == 0, process.log.read_text()
-    assert_same_run(process.run_dir, finished_run, session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from run_comparison import assert_same_run, reader
 
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.loop import collection
@@ -11,10 +10,7 @@ from fr3e_jax.loop.collection import collect
 from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.round_size import Yield, certain_rounds
 from fr3e_jax.loop.state import TrainingState
-from fr3e_jax.loop.train import train
 from fr3e_jax.runs.console import Console
-from fr3e_jax.runs.metrics import read_metrics
-from fr3e_jax.session.session import open_session
 
 
 def test_a_round_has_the_prompts_that_the_missing_rollouts_need():
@@ -81,34 +77,3 @@ def test_rounds_that_keep_caches_or_decide_anew_are_never_one_stream(
     with own.grader:
         _, calls = collected(own, params, monkeypatch, streamed=True)
     assert max(calls) <= most
-
-
-@pytest.mark.slow
-def test_rounds_by_yield_carry_less_and_resume_exactly(tmp_path, tiny_run):
-    settings = {
-        "explore__enabled": False,
-        "rollout__round_size": "yield",
-        "rollout__prompts_per_round": 8,
-        "training__batch_rollouts": 8,
-        "training__mini_batch_rollouts": 8,
-        "evaluation__every": 1,
-        "checkpoint__keep_last": 9,
-    }
-    whole, parts, fixed = tmp_path / "whole", tmp_path / "parts", tmp_path / "fixed"
-    assert train(tiny_run.config(training__max_steps=4, **settings), whole) == 0
-    assert train(tiny_run.config(training__max_steps=2, **settings), parts) == 0
-    assert train(tiny_run.config(training__max_steps=4, **settings), parts, resume=True) == 0
-    assert_same_run(parts, whole, open_session(tiny_run.config(**settings)))
-    with reader(whole) as checkpoints:
-        assert checkpoints.host_state(1)["yields"]["prompts"] == 2  # of four rollouts each
-    assert train(tiny_run.config(training__max_steps=4, **settings | {"rollout__round_size": "fixed"}), fixed) == 0
-    sampled = [
-        sum(record.get("prompts/kept", 0) + record.get("prompts/rejected", 0) for record in _steps(run))
-        for run in (whole, fixed)
-    ]
-    carried = [sum(record["batch/carried_rollouts"] for record in _steps(run)) for run in (whole, fixed)]
-    assert carried[0] < carried[1] and sampled[0] <= sampled[1]
-
-
-def _steps(run_dir):
-    return [record for record in read_metrics(run_dir / "metrics.jsonl") if record["kind"] == "train"]

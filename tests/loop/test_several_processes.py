@@ -73,16 +73,6 @@ def test_two_processes_have_the_rollouts_rewards_and_updates_of_one(tmp_path, ti
     assert abs(sum(lengths[0]) - sum(lengths[1])) <= 2 * max(map(max, lengths)), "each process stores half of them"
 
 
-@pytest.mark.slow
-def test_two_processes_sample_from_int8_as_one_does(tmp_path, tiny_run):
-    """Each channel's scale is the largest weight on either process."""
-    settings = {"rollout__param_dtype": "int8", "loss__importance_cap": 2.0, "training__max_steps": 1}
-    assert train(tiny_run.config(**settings), tmp_path / "alone") == 0
-    group = Group(tmp_path, tiny_run, **settings)
-    assert group.run(2) == [0, 0], group.logs()
-    assert_like(group.run_dir, tmp_path / "alone", steps=1)
-
-
 IN_AN_ENVIRONMENT = {
     "explore__enabled": False,
     "training__surplus": "drop",
@@ -239,15 +229,6 @@ def test_a_fault_of_one_process_ends_all(tmp_path, tiny_run):
     codes = group.run(2, environments={1: {"FR3E_TEST_UNLOADABLE": "1"}})
     assert codes[1] == 2 and codes[0] != 0, group.logs()
     assert "fr3e: error: there is no file of problems here" in group.log(1)
-
-
-@pytest.mark.slow
-def test_a_directory_that_holds_a_run_is_refused_by_all(tmp_path, tiny_run):
-    group = Group(tmp_path, tiny_run)
-    (group.run_dir / "rollouts").mkdir(parents=True)
-    assert group.run(2) == [2, 2], group.logs()
-    for index in range(2):
-        assert "holds a run already; continue it with --resume" in group.log(index)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from stops import Watched, after_update, nth
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.session.session import open_session
 from fr3e_jax.tools.environment import Episode
 
@@ -28,8 +29,16 @@ CRITIC = (
         "critic__warmup_steps": 0,
         "advantage__normalise_batch": True,
         "training__epochs": 2,
+        "kl__reset_every": 2,
+        "kl__reset_on_plateau": 2,
+        "rollout__round_size": "yield",
     }
 )
+VISITED = ARCHIVE | {  # only prompts without a success make rounds return to the kept bases
+    "rollout__rollouts_per_prompt": 2,
+    "rollout__prompts_per_round": 1,
+    "training__max_steps": 3,
+}
 MANY = {"rollout__prompts_per_round": 1, "training__micro_batch_tokens": 64, "training__max_steps": 2}
 TOOLS = CALLING | {"rollout__reject_degenerate": False}
 ENVIRONMENT = {
@@ -88,7 +97,7 @@ def test_a_stopped_run_saves_the_last_finished_step_and_its_continuation_is_equa
     [
         pytest.param(CRITIC, [nth("update", 2), nth("first_return", 3)], marks=pytest.mark.slow, id="ppo"),
         pytest.param(MANY, [nth("first_return", 11), nth("update", 2)], id="many rounds"),
-        pytest.param(SHORT | ARCHIVE, [after_update("explore", 3), nth("explore", 3)], id="archive"),
+        pytest.param(SHORT | VISITED, [after_update("explore", 3), nth("explore", 3)], id="archive"),
         pytest.param(SHORT | RETURNS, [nth("return", 3), nth("return", 1)], id="returns"),
         pytest.param(TOOLS | SHORT, [nth("update", 1), nth("first_return", 12)], id="tools"),
         pytest.param(
@@ -114,6 +123,11 @@ def test_methods_with_state_of_their_own_go_on_from_the_last_step(tmp_path, tiny
     assert train(config, tmp_path / "whole") == 0
     run_with_stops(tmp_path / "run", config, monkeypatch, stops)
     assert_same_run(tmp_path / "run", tmp_path / "whole", open_session(config))
+    if config.returns.size and not config.environment.kind:
+        with reader(tmp_path / "whole") as checkpoints:
+            assert checkpoints.host_state(1)["kept_bases"]["bases"]
+        last = read_metrics(tmp_path / "whole" / "metrics.jsonl", kind="train")[-1]
+        assert last["returns/visits"], "the last step returns to a success of an earlier one"
 
 
 def test_a_stop_closes_every_environment_once(tmp_path, tiny_run, monkeypatch):
