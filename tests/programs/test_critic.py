@@ -143,7 +143,6 @@ def test_new_critic_has_values_of_zero_and_shares_no_memory_with_the_policy(tiny
 @pytest.mark.parametrize(
     "mesh",
     [
-        {"fsdp": 8, "tensor": 1},
         {"replica": 2, "fsdp": 2, "tensor": 2},
         {"fsdp": 2, "tensor": 1, "context": 4},
     ],

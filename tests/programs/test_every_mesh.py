@@ -26,12 +26,11 @@ from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
-# Replica, fsdp, tensor: each axis alone, two of them, all three.
-MESHES = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (1, 4, 2), (2, 2, 2)]
+# Replica, fsdp, tensor: each axis alone, and all three.
+MESHES = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)]
 # Training mesh (replica, fsdp, tensor, context), rollout_tensor, rollout_fsdp.
 LAYOUTS = [
     ((1, 2, 1, 4), 4, 1),
-    ((1, 4, 2), 8, 1),
     ((2, 2, 2), 1, 1),
     ((1, 8, 1), 2, 2),
 ]
@@ -171,12 +170,11 @@ def test_resharded_weights_sample_the_tokens_of_one_device(sizes, tensor, fsdp, 
     assert_same_rollouts(sampled(network, decoding, params), single.rollouts)
 
 
-@pytest.mark.parametrize("sizes", [(1, 4, 2), (1, 1, 8)], ids=str)
-def test_kernels_in_int8_sample_on_a_mesh_the_tokens_of_their_rounded_values_on_one_device(sizes, network):
+def test_kernels_in_int8_sample_on_a_mesh_the_tokens_of_their_rounded_values_on_one_device(network):
     graphdef, abstract, axes = build_network(network.architecture, completed=with_scales)
     narrow = network._replace(graphdef=graphdef, abstract=abstract, axes=axes)
     rounded = dequantised(jax.tree.map(np.asarray, quantised(abstract, network.params)))
-    alone, mesh = one_device(), make_mesh(*sizes)
+    alone, mesh = one_device(), make_mesh(1, 4, 2)
     expected = sampled(network, alone, params_on_mesh(rounded, shardings_on(network, alone)))
     source = shardings_on(narrow, mesh)
     weights = RolloutWeights(abstract, source, source)

@@ -1,4 +1,4 @@
-"""Replicas that add up their own gradients give the gradient of one device, and of other meshes with two replicas."""
+"""Replicas that add up their own gradients give the gradient of one device; without `context`: test_every_mesh.py."""
 
 from __future__ import annotations
 
@@ -90,7 +90,6 @@ def dense(tiny_network):
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
-        (dict(replica=2, fsdp=2, tensor=2), {}),
         (dict(replica=2, tensor=2, context=2), {}),
         (dict(replica=2, fsdp=2, context=2), {"attention": "pallas", "scan": True}),
     ],

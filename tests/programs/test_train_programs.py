@@ -266,14 +266,14 @@ def test_update_deletes_the_donated_parameters_and_state(one_step):
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((params, state)))
 
 
-@pytest.mark.parametrize("sizes", [(1, 8, 1), (2, 2, 2), (8, 1, 1)])
-def test_scores_gradients_and_update_on_eight_devices_equal_those_on_one(sizes, tiny, one_step):
+def test_scores_gradients_and_update_on_eight_devices_equal_those_on_one(tiny, one_step):
+    """On a mesh of all axes; test_every_mesh.py has the others."""
     if len(jax.devices()) < 8:
         pytest.skip("needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
-    at = make_programs(tiny, loss=SETTINGS, mesh=make_mesh(*sizes))
+    at = make_programs(tiny, loss=SETTINGS, mesh=make_mesh(2, 2, 2))
     (micro,) = micro_batches(8)
     query = at.params["layers"][0]["attention"]["query"]["kernel"]
-    assert query.addressable_shards[0].data.size * sizes[1] * sizes[2] == query.size
+    assert query.addressable_shards[0].data.size * 4 == query.size
     scores = at.programs.score(at.params, micro.batch.rows, TEMPERATURE)
     for ours, theirs in zip(scores, one_step.scores, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
@@ -321,20 +321,13 @@ def test_second_step_of_the_same_shapes_compiles_nothing(tiny):
     assert compiled == used | {"_score": 0, "_branching": 0, "_count_routes": 0}
 
 
-def test_supervised_loss_falls_from_chance_to_almost_zero(tiny):
-    """The loss is the mean of -log pi of the tokens."""
-    at = make_programs(tiny, loss=None, learning_rate=0.02, weight_decay=0.0)
+def test_supervised_loss_is_the_mean_of_minus_the_log_probs(tiny):
+    at = make_programs(tiny, loss=None)
     micros = pack(TRUNKS, tokens=1000, pad_id=0)
-    count, losses = aggregation_denominator(counted_tokens(TRUNKS), "token_mean", norm_length=NORM_LENGTH), []
+    count = aggregation_denominator(counted_tokens(TRUNKS), "token_mean", norm_length=NORM_LENGTH)
     of_micro = lambda micro: np.asarray(at.programs.score(at.params, micro.batch.rows, TEMPERATURE)[0])
     logprobs = np.concatenate([of_micro(micro)[np.asarray(micro.batch.loss_mask)] for micro in micros])
-    state = at.programs.init_optimizer(at.params)
-    for _ in range(40):
-        gradients, sums = accumulate(at, micros, count)
-        at.params, state, _ = at.programs.apply(at.params, state, gradients)
-        losses.append(sums["loss"])
-    np.testing.assert_allclose(losses[0], -logprobs.mean(), rtol=1e-5)
-    assert losses[0] > 2 and losses[-1] < 0.5
+    np.testing.assert_allclose(accumulate(at, micros, count)[1]["loss"], -logprobs.mean(), rtol=1e-5)
 
 
 def test_bfloat16_weights_keep_float32_scores_and_the_direction_of_the_gradient(single, tiny_network, references):
@@ -422,15 +415,14 @@ def product_shapes(jaxpr):
                 yield from product_shapes(inner)
 
 
-@pytest.mark.parametrize("sizes", [(1, 8, 1), (2, 2, 2)])
-def test_adapters_on_eight_devices_are_trained_as_on_one(sizes, tiny, adapted_step):
+def test_adapters_on_eight_devices_are_trained_as_on_one(tiny, adapted_step):
     if len(jax.devices()) < 8:
         pytest.skip("needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
-    at = make_adapted(tiny, mesh=make_mesh(*sizes))
+    at = make_adapted(tiny, mesh=make_mesh(2, 2, 2))
     (micro,) = micro_batches(8)
     adapter = at.params["layers"][0]["attention"]["query"]["adapter"]
-    assert adapter["a"].addressable_shards[0].data.size * sizes[1] == adapter["a"].size
-    assert adapter["b"].addressable_shards[0].data.size * sizes[2] == adapter["b"].size
+    assert adapter["a"].addressable_shards[0].data.size * 2 == adapter["a"].size
+    assert adapter["b"].addressable_shards[0].data.size * 2 == adapter["b"].size
     assert_close(at.programs.whole(at.params), adapted_step.whole)
     done = step(at, [micro], DENOMINATOR)
     assert_close(at.programs.total(done.gradients), adapted_step.step.gradients)
