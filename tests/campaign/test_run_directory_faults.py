@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 from campaign_cases import generator, log, seeded
-from run_comparison import assert_same_run, reader
+from run_comparison import assert_same_run
 from run_process import RunProcess
-
-from fr3e_jax.cli import main
-from fr3e_jax.configuration import to_yaml
 
 pytestmark = pytest.mark.campaign
 
@@ -95,19 +92,3 @@ def test_a_full_disk_costs_one_line_and_the_run_continues_equal(
     assert run.run(*run.resume_arguments()) == 0, run.log.read_text()
     assert_same_run(run.run_dir, finished_run, session)
     log("disk full", "stopped in a few lines; equal to the last bit after space was made")
-
-
-@pytest.mark.parametrize("rate", [1e6, 1e30])
-@pytest.mark.parametrize("updates", [1, 2])
-def test_a_ruinous_learning_rate_stops_the_run_and_saves_no_ruined_weights(tmp_path, tiny_run, capfd, rate, updates):
-    recipe, run_dir = tmp_path / "recipe.yaml", tmp_path / "run"
-    settings = {"optimizer__learning_rate": rate, "training__mini_batch_rollouts": 20 // updates}
-    recipe.write_text(to_yaml(tiny_run.config(runtime__run_dir=str(run_dir), **settings)))
-    code = main(["train", str(recipe)])
-    output = "".join(capfd.readouterr())
-    assert code == 1, output
-    assert "finite" in output and "learning_rate" in output, output
-    assert "already solves" not in output and "too hard" not in output
-    with reader(run_dir) as checkpoints:
-        assert checkpoints.all_steps() == [], "the first update ruins the weights"
-    log(f"learning rate {rate:g}", "stopped; no weights with NaN were saved")

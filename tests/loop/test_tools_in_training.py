@@ -53,25 +53,6 @@ def test_no_anchor_lies_in_an_answer_and_no_state_ends_before_one(session, tiny_
             assert expansion.anchors == allowed[-4:]
 
 
-@pytest.mark.parametrize("selection", ["entropy", "logprob", "gradient", "random", "uniform", "delimiter"])
-def test_tools_take_no_anchor_from_the_tokens_around_their_answers(session, tiny_run, selection):
-    """Steps of four tokens; a tool wrote the inside of the first three. There are five borders, and K = 4."""
-    changed = tiny_run.changed(
-        session, explore__anchor_selection=selection, explore__num_anchors=4, explore__delimiter=">"
-    )
-    group, length = tempting_group(session), 24
-    written = np.array([t < 12 and t % 4 > 0 for t in range(length)])
-    ids = np.array(session.texts.codec.encode("123>" * 6), np.int32)
-    extreme = np.where(written, 9.0, np.linspace(0.1, 1.0, length)).astype(np.float32)
-    group.rollouts = [Rollout(ids, -extreme, extreme, extreme, finished=False, tool_written=written)]
-    (expansion,) = place_anchors(changed, STEP, [group])
-    assert len(expansion.anchors) == 4
-    if selection == "delimiter":
-        assert expansion.anchors == [4, 8, 12, 16]
-    group.rollouts[0].tool_written = np.ones(length, bool)
-    assert place_anchors(changed, STEP, [group]) == []
-
-
 @pytest.fixture(scope="module")
 def stage(scripted_tool, session, params, tiny_run):
     """First Return and Explore of two prompts with a tool, under scripted rewards."""

@@ -21,35 +21,22 @@ SOURCES = [RNG.standard_normal(n).astype(np.float32) for n in LENGTHS]
 
 @partial(jax.jit, static_argnames="rules")
 def unpadded_anchors(source, rules):
-    """The objectives' anchors at even distances, and at peaks of the source."""
+    """The objectives' anchors at even distances, at peaks of the source, and at its valleys."""
     length = len(source)
-    return uniform_anchors(length, rules, T=length), select_anchors(source, length, rules)
+    return uniform_anchors(length, rules, T=length), *(select_anchors(x, length, rules) for x in (source, -source))
 
 
 class TestAnchors:
-    @pytest.mark.parametrize("bounds", [{}, dict(min_spacing=3, exclude_first=2, exclude_last=1)])
-    @pytest.mark.parametrize("selection", ["entropy", "logprob", "gradient", "random"])
-    def test_anchors_are_the_best_scores_of_each_response(self, selection, bounds):
-        """By sorting: highest score first (lowest log-prob), each bars its neighbourhood, position 0 is barred."""
-        found = find_anchors(SOURCES, AnchorRules(3, **bounds), selection=selection)
-        assert len(found) == len(LENGTHS)
-        for source, anchors in zip(SOURCES, found, strict=True):
-            first, end = max(bounds.get("exclude_first", 0), 1), len(source) - bounds.get("exclude_last", 0)
-            expected = []
-            for position in np.argsort(source if selection == "logprob" else -source, kind="stable"):
-                far = all(abs(position - other) >= bounds.get("min_spacing", 1) for other in expected)
-                if first <= position < end and far and len(expected) < 3:
-                    expected.append(position)
-            assert anchors.tolist() == sorted(expected)
-
-    @pytest.mark.parametrize("include", [False, True])
-    def test_anchors_equal_the_objective_on_the_unpadded_response(self, include):
-        rules = AnchorRules(4, include_anchor_token=include)
-        evenly = find_anchors(SOURCES, rules, selection="uniform")
-        peaks = find_anchors(SOURCES, rules, selection="entropy")
-        for source, even, peak in zip(SOURCES, evenly, peaks, strict=True):
-            for found, (anchors, valid) in zip((even, peak), unpadded_anchors(source, rules), strict=True):
-                assert found.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
+    @pytest.mark.parametrize(
+        "rules",
+        [AnchorRules(4, include_anchor_token=True), AnchorRules(3, min_spacing=3, exclude_first=2, exclude_last=1)],
+    )
+    def test_anchors_equal_the_objective_on_the_unpadded_response(self, rules):
+        selections = ("uniform", "entropy", "logprob", "gradient", "random")
+        placed = [find_anchors(SOURCES, rules, selection=selection) for selection in selections]
+        for source, found in zip(SOURCES, zip(*placed, strict=True), strict=True):
+            even, peaks, valleys = (x[np.asarray(valid)].tolist() for x, valid in unpadded_anchors(source, rules))
+            assert [anchors.tolist() for anchors in found] == [even, peaks, valleys, peaks, peaks]
 
     @pytest.mark.parametrize("length", [1, 16, 21])
     def test_cuts_number_the_blocks_of_a_response(self, length):
