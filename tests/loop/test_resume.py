@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -15,6 +16,9 @@ from stops import Watched, nth
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.evaluate import evaluate
+from fr3e_jax.loop.kept_bases import KeptBases
+from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.state import TrainingState, as_json
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_lock import RunLock
@@ -37,6 +41,17 @@ def resumed_run(tmp_path_factory, tiny_run) -> Path:
 
 def test_a_resumed_run_equals_an_uninterrupted_one(resumed_run, finished_run, session):
     assert_same_run(resumed_run, finished_run, session)
+
+
+def test_every_part_of_the_host_state_comes_back(finished_run, session):
+    with reader(finished_run) as checkpoints:
+        host = checkpoints.host_state(4)
+    host["yields"] = {"prompts": 7.0, "rollouts": 9.0}
+    host["reference_resets"] = {"best_reward": 0.5, "steps_without_gain": 3}
+    feed = PromptFeed(session.task.problems("train"), session.texts, session.config.data)
+    state = TrainingState(SimpleNamespace(updates=host["updates"]), feed, KeptBases(session.config.returns))
+    state.load_host_state(copy.deepcopy(host))
+    assert json.loads(json.dumps(as_json(state.host_state(host["identity"])))) == host
 
 
 def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny_run, session, finished_run):
