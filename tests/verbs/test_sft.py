@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
-from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.session.run_identity import HASHED_DEMONSTRATIONS
@@ -179,23 +178,6 @@ def test_a_signal_after_an_update_that_is_not_finite_saves_nothing(tmp_path, tin
     assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdigit()]
 
 
-def test_a_resumed_run_says_what_differs_keeps_the_former_settings_and_refuses_another_seed(sft_run, tmp_path, capsys):
-    run = shutil.copytree(sft_run, tmp_path / "run")
-    former = (run / "config.yaml").read_bytes()
-    command = ["sft", str(sft_run / "config.yaml"), "--resume", str(run)]
-    capsys.readouterr()
-    assert main([*command, "seed=3"]) == 2
-    assert "seed: 0 in the checkpoint, 3 now. Put them back" in capsys.readouterr().err
-    assert (run / "config.yaml").read_bytes() == former
-    assert main([*command, "seed=3", "sft.learning_rate=0.01", "--allow-changes"]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        "fr3e: seed: 0 in the checkpoint, 3 now",
-        "fr3e: sft.learning_rate: 0.02 in the checkpoint, 0.01 now",
-    ]
-    assert (run / "config.step_000020.yaml").read_bytes() == former
-
-
 def test_other_demonstrations_and_held_out_problems_are_refused(sft_run, tiny_run, tmp_path):
     run = shutil.copytree(sft_run, tmp_path / "run")
     config = tiny_run.config(**SETTINGS, data__task=f"{tiny_run.task}:OtherAnswers")
@@ -205,10 +187,3 @@ def test_other_demonstrations_and_held_out_problems_are_refused(sft_run, tiny_ru
         caught.value
     )
     assert "training data" not in str(caught.value)
-
-
-def test_a_checkpoint_of_another_model_is_refused(sft_run, tiny_run):
-    saved = (sft_run / "config.yaml").read_bytes()
-    with pytest.raises(ConfigError, match=r"params/embedding: found float32\[24,16\], expected float32\[24,32\]"):
-        sft(tiny_run.config(**SETTINGS, model__hidden_size=32), sft_run, resume=True)
-    assert (sft_run / "config.yaml").read_bytes() == saved
