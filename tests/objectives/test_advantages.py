@@ -60,15 +60,6 @@ class TestGroupAdvantages:
         rloo = rloo_advantages(REWARDS, MASK)
         np.testing.assert_allclose(rloo, [[2 / 3, -2 / 3, 2 / 3, -2 / 3], [-1, 1, 0, 0]], rtol=1e-6)
 
-    def test_population_deviation_is_the_default(self):
-        advantages = grpo_advantages(np.array([1.0, 0.0, 0.0, 0.0]), np.ones(4))
-        np.testing.assert_allclose(advantages, np.array([0.75, -0.25, -0.25, -0.25]) / 0.1875**0.5, rtol=1e-5)
-
-    def test_rloo_is_each_reward_minus_the_mean_of_the_others(self):
-        rewards = np.array([0.3, 1.0, -0.5, 0.9])
-        expected = [r - np.mean(np.delete(rewards, i)) for i, r in enumerate(rewards)]
-        np.testing.assert_allclose(rloo_advantages(rewards, np.ones(4)), expected, rtol=1e-5)
-
     @pytest.mark.parametrize("rewards", [[1, 0, 0, 1, 0], [1, -1, -1, 1, -1], [0.2, 0.5, 1, 0.1, 0]])
     def test_pass_at_k_reads_the_verdicts_and_no_reward(self, rewards):
         right = np.array([True, False, False, True, False])
@@ -94,13 +85,6 @@ class TestGroupAdvantages:
         np.testing.assert_allclose(ours, factor * np.asarray(narrow), rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("estimator", ESTIMATORS)
-    def test_sum_over_a_group_is_zero(self, estimator):
-        rewards = np.random.default_rng(0).normal(size=(5, 6))
-        mask = np.random.default_rng(1).integers(0, 2, size=(5, 6))
-        advantages = group_advantages(rewards, mask, estimator=estimator)
-        np.testing.assert_allclose(np.sum(advantages, axis=-1), np.zeros(5), atol=1e-5)
-
-    @pytest.mark.parametrize("estimator", ESTIMATORS)
     @pytest.mark.parametrize(
         ("rewards", "mask"),
         [
@@ -123,14 +107,6 @@ class TestGroupAdvantages:
             value, gradient = jax.value_and_grad(total)(jnp.array(rewards))
             assert value == 0.0
             assert np.isfinite(gradient).all()
-
-    @pytest.mark.parametrize("estimator", ESTIMATORS)
-    def test_masked_rollouts_are_as_if_absent(self, estimator):
-        rewards, mask = np.array([1.0, 99.0, 0.0, 0.5]), np.array([1, 0, 1, 1])
-        with_hole = np.asarray(group_advantages(rewards, mask, estimator=estimator))
-        dense = group_advantages(rewards[mask == 1], np.ones(3), estimator=estimator)
-        np.testing.assert_allclose(with_hole[mask == 1], dense, rtol=1e-6)
-        assert with_hole[1] == 0.0
 
     def test_unknown_estimator_is_named(self):
         with pytest.raises(ValueError, match="'gae'; expected grpo, rloo, mean"):

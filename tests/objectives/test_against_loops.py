@@ -91,7 +91,7 @@ def left_out(rewards: list[float]) -> list[float]:
     return [r - (sum(rewards) - r) / (n - 1) if n > 1 else 0.0 for r in rewards]
 
 
-def of_subsets(rewards: list[float], k: int = 3) -> list[float]:
+def of_subsets(rewards: list[float], k: int) -> list[float]:
     n, wrong = len(rewards), sum(r < 1 for r in rewards)
     if n < k:
         return [0.0] * n
@@ -113,7 +113,9 @@ def test_group_estimators(seed, fill):
     close(estimate("rloo"), by_group(case, left_out))
     close(estimate("mean"), by_group(case, lambda r: [x - sum(r) / len(r) for x in r]))
     close(estimate("maxrl"), by_group(case, lambda r: [x * len(r) / sum(r) - 1 if sum(r) > 0 else 0.0 for x in r]))
-    close(estimate("pass_at_k", k=3, right=case.rewards == 1), by_group(case, of_subsets))
+    for k in (1, 3, 4):
+        right = case.rewards == 1
+        close(estimate("pass_at_k", k=k, right=right), by_group(case, lambda r, k=k: of_subsets(r, k)), atol=1e-4)
     for name in ("grpo", "rloo", "mean"):
         close(np.asarray(estimate(name)).sum(axis=1), np.zeros(G))
     pairs = np.asarray(estimate("pass_at_k", k=3, right=case.rewards == 1)).sum(axis=1)
@@ -232,7 +234,7 @@ def test_selections(seed, fill):
 @quick
 def test_generalised_advantages(seed, fill, gamma, lam):
     case = Case(seed, fill)
-    rewards, values = case.normal(), case.normal()
+    rewards, values = (np.where(case.mask, case.normal(), padding) for padding in (np.nan, np.inf))
     advantages, returns = generalised_advantages(rewards, values, case.mask, gamma=gamma, lam=lam)
     advantages, returns = jax.device_get((advantages, returns))
     for i in range(N):
@@ -242,6 +244,7 @@ def test_generalised_advantages(seed, fill, gamma, lam):
             after = rewards[i, t] + gamma * following - values[i, t] + gamma * lam * after
             following = float(values[i, t])
             close([advantages[i, t], returns[i, t]], [after, after + following], rtol=1e-3, atol=1e-4)
+    assert not np.any(advantages[~case.mask]) and not np.any(returns[~case.mask])
 
 
 def surrogate(new, old, a, low=0.2, high=0.3, dual=3.0) -> float:

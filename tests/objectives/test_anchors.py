@@ -45,19 +45,6 @@ class TestSelectAnchors:
     def test_highest_scores_in_increasing_order_of_position(self):
         assert chosen(select_anchors(SCORES, T, AnchorRules(3))) == [2, 6, 7]
 
-    def test_ties_go_to_the_earliest(self):
-        assert chosen(select_anchors(np.ones(T), T, AnchorRules(3))) == [1, 2, 3]
-
-    def test_position_zero_is_the_prompt_and_never_an_anchor(self):
-        assert chosen(select_anchors(SCORES, T, AnchorRules(1))) == [6]  # not 0, whose score is highest
-
-    def test_padding_is_never_an_anchor(self):
-        assert chosen(select_anchors(SCORES, 5, AnchorRules(2))) == [2, 4]
-
-    @pytest.mark.parametrize(("length", "expected"), [(0, []), (1, []), (2, [1]), (3, [1, 2]), (4, [1, 2, 3])])
-    def test_a_short_response_has_length_minus_one_anchors(self, length, expected):
-        assert chosen(select_anchors(SCORES, length, AnchorRules(4))) == expected
-
     def test_more_anchors_than_positions_exist(self):
         assert chosen(select_anchors(SCORES, T, AnchorRules(20))) == [1, 2, 3, 4, 5, 6, 7]
 
