@@ -34,11 +34,9 @@ CRITIC = (
         "training__max_steps": 3,
     }
 )
-VISITED = ARCHIVE | {  # only prompts without a success make rounds return to the kept bases
-    "rollout__rollouts_per_prompt": 2,
-    "rollout__prompts_per_round": 1,
-    "training__max_steps": 3,
-}
+THREE_STEPS = SHORT | {"training__max_steps": 3}
+# Only prompts without a success make rounds return to the kept bases.
+VISITED = ARCHIVE | {"rollout__rollouts_per_prompt": 2, "rollout__prompts_per_round": 1}
 MANY = {"rollout__prompts_per_round": 1, "training__micro_batch_tokens": 64, "training__max_steps": 2}
 TOOLS = CALLING | {"rollout__reject_degenerate": False}
 ENVIRONMENT = {
@@ -97,8 +95,8 @@ def test_a_stopped_run_saves_the_last_finished_step_and_its_continuation_is_equa
     [
         pytest.param(CRITIC, [nth("update", 2), after_update("first_return", 2)], marks=pytest.mark.slow, id="ppo"),
         pytest.param(MANY, [nth("first_return", 11), nth("update", 2)], id="many rounds"),
-        pytest.param(SHORT | VISITED, [after_update("explore", 3), nth("explore", 3)], id="archive"),
-        pytest.param(SHORT | RETURNS, [nth("return", 3), nth("return", 1)], id="returns"),
+        pytest.param(THREE_STEPS | VISITED, [after_update("explore", 3), nth("explore", 3)], id="archive"),
+        pytest.param(THREE_STEPS | RETURNS, [nth("return", 3), after_update("return", 1)], id="returns"),
         pytest.param(TOOLS | SHORT, [nth("update", 1), nth("first_return", 12)], id="tools"),
         pytest.param(
             TOOLS | PLAIN | BRANCHES, [nth("update", 1), nth("first_return", 5)], marks=pytest.mark.slow, id="branching"
