@@ -205,6 +205,7 @@ def test_entropy_guided_weights(seed, fill):
         scores = {j: exp((float(advantages[j, t]) + 0.5 * float(entropies[j, t])) / 1.3) for j in peers}
         close(step[i, t], scores[i] / sum(scores.values()))
         close(whole[i, t], np.exp(score[i] - max(score.values())) / total, rtol=1e-3)
+    assert not np.any(step[~case.mask]) and not np.any(whole[~case.mask])
 
 
 @cases
@@ -214,19 +215,20 @@ def test_selections(seed, fill):
     logprobs, advantages, entropies = -np.abs(case.normal()), case.normal(), np.abs(case.normal())
     tokens = case.tokens()
     covariances = np.asarray(token_covariances(logprobs, advantages, case.mask))
-    forking = forking_tokens(entropies, case.mask, share=0.3)
-    penalised = kl_cov_tokens(covariances, case.mask, share=0.3)
-    forking, penalised = jax.device_get((forking, penalised))
-    assert not np.any(forking[~case.mask]) and not np.any(penalised[~case.mask])
     if not tokens:
+        assert not np.any(forking_tokens(entropies, case.mask, share=0.3))
+        assert not np.any(kl_cov_tokens(covariances, case.mask, share=0.3))
         return
+    selections = (forking_tokens, entropies), (kl_cov_tokens, covariances)
     mean_p, mean_a = (np.mean([x[token] for token in tokens]) for x in (logprobs, advantages))
     for token in tokens:
         close(covariances[token], (logprobs[token] - mean_p) * (advantages[token] - mean_a), rtol=1e-3, atol=1e-4)
     best = lambda scores, count: set(sorted(tokens, key=lambda token: -scores[token])[:count])
-    chosen = lambda array: {token for token in tokens if array[token]}
-    assert chosen(forking) == best(entropies, max(ceil(0.3 * len(tokens) - 1e-4), 1))
-    assert chosen(penalised) == best(covariances, max(floor(np.float32(0.3) * len(tokens)), 1))
+    chosen = lambda array: {(int(i), int(t)) for i, t in np.argwhere(np.asarray(array))}
+    for share in (0.3, 1.0, 1e-6):
+        forking, penalised = (choose(scores, case.mask, share=share) for choose, scores in selections)
+        assert chosen(forking) == best(entropies, max(ceil(share * len(tokens) - 1e-4), 1))
+        assert chosen(penalised) == best(covariances, max(floor(np.float32(share) * len(tokens)), 1))
 
 
 @pytest.mark.parametrize("gamma, lam", [(1.0, 1.0), (0.97, 0.9)])

@@ -58,24 +58,6 @@ def test_clip_cov_as_its_authors_compute_it():
     np.testing.assert_allclose(slope, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.2, 2), (0.5, 4), (1.0, 7), (1e-6, 1)])
-def test_forking_tokens_are_the_most_uncertain_of_the_whole_batch(share, count):
-    entropies = np.array([[0.1, 2.0, 0.3, 0.9], [0.2, 1.5, 0.8, 9.0]], np.float32)
-    found = np.asarray(forking_tokens(entropies, MASK, share=share))
-    assert found.sum() == count and not found[1, 3]
-    assert entropies[found].min() >= entropies[MASK & ~found].max(initial=0.0)
-
-
-def test_shares_do_not_depend_on_rows_or_padding():
-    generator = np.random.default_rng(0)
-    entropies, mask = generator.random((6, 50)), generator.random((6, 50)) < 0.7
-    order = generator.permutation(6)
-    found = np.asarray(forking_tokens(entropies, mask))
-    np.testing.assert_array_equal(forking_tokens(entropies[order], mask[order]), found[order])
-    padded = np.asarray(forking_tokens(np.pad(entropies, ((2, 0), (3, 9))), np.pad(mask, ((2, 0), (3, 9)))))
-    np.testing.assert_array_equal(padded[2:, 3:53], found)
-
-
 @pytest.mark.parametrize("share", [0.02, 0.1])
 def test_clip_cov_draws_its_share_of_the_batch_among_the_candidates(share):
     generator = np.random.default_rng(1)

@@ -21,26 +21,6 @@ def batch(seed=0):
     return generator.standard_normal((N, T)), generator.exponential(1.0, (N, T)), np.arange(T) < lengths[:, None]
 
 
-def test_step_wise_is_a_softmax_over_the_sequences_with_a_token_there():
-    advantages, entropies, mask = batch()
-    weights = np.asarray(entropy_guided_weights(advantages, entropies, mask, alpha=0.8, temperature=1.8))
-    for t in range(T):
-        rows = np.flatnonzero(mask[:, t])
-        scores = np.exp((advantages[rows, t] + 0.8 * entropies[rows, t]) / 1.8)
-        np.testing.assert_allclose(weights[rows, t], scores / scores.sum(), rtol=1e-5)
-    assert not weights[~mask].any()
-
-
-def test_trajectory_wise():
-    advantages, entropies, mask = batch(1)
-    weights = np.asarray(entropy_guided_weights(advantages, entropies, mask, level="trajectory"))
-    rows = np.flatnonzero(mask.any(axis=1))
-    scores = np.exp([advantages[i, mask[i]].mean() + 0.3 * entropies[i, mask[i]].sum() for i in rows])
-    for i, expected in zip(rows, scores / scores.sum(), strict=True):
-        np.testing.assert_allclose(weights[i, mask[i]], expected, rtol=1e-5)
-    assert not weights[~mask].any()
-
-
 def test_padding_large_scores_and_gradients():
     advantages, entropies, mask = batch()
     dirty = entropy_guided_weights(np.where(mask, advantages, np.nan), np.where(mask, entropies, np.inf), mask)
