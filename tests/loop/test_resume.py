@@ -22,6 +22,7 @@ from fr3e_jax.loop.state import TrainingState, as_json
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_lock import RunLock
+from fr3e_jax.session.session import open_session
 
 
 @pytest.fixture(scope="module")
