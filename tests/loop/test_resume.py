@@ -17,7 +17,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.kept_bases import KeptBases
-from fr3e_jax.loop.prompts import PromptFeed
+from  import PromptFeed
 from fr3e_jax.loop.state import TrainingState, as_json
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.metrics import read_metrics
