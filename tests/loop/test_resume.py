@@ -17,8 +17,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.kept_bases import KeptBases
-from  import PromptFeed
-from fr3e_jax.loop.state import TrainingState, as_json
+from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_lock import RunLock
@@ -49,10 +48,11 @@ def test_every_part_of_the_host_state_comes_back(finished_run, session):
         host = checkpoints.host_state(4)
     host["yields"] = {"prompts": 7.0, "rollouts": 9.0}
     host["reference_resets"] = {"best_reward": 0.5, "steps_without_gain": 3}
-    feed = PromptFeed(session.task.problems("train"), session.texts, session.config.data)
-    state = TrainingState(SimpleNamespace(updates=host["updates"]), feed, KeptBases(session.config.returns))
+    learner, kept_bases = SimpleNamespace(updates=host["updates"]), KeptBases(session.config.returns)
+    state = TrainingState(learner=learner, prompts=session.prompt_stream(), kept_bases=kept_bases)
     state.load_host_state(copy.deepcopy(host))
-    found = json.loads(json.dumps(as_json(state.host_state(host["identity"]))))
+    opened = SimpleNamespace(verb=host["verb"], identity=host["identity"])
+    found = json.loads(json.dumps(state.as_json(state.host_state(opened))))
     assert without_clocks(found) == without_clocks(host)
 
 
