@@ -18,7 +18,8 @@ from fr3e_jax.studies.analysis.verdicts import AnswerReader, answer_of, reason
 from fr3e_jax.studies.reports.prompt_text import turns_of
 
 ANSWER_CHARACTERS = 200
-DECIMALS = 4
+DECIMALS = {"logprobs": 3, "entropies": 2}
+"""Of each column of numbers of tokens: more digits are noise to a reader, and most bytes of a page."""
 TROUBLE = ("timeout", "worker_died", "error")
 """Outcomes without a verdict."""
 STRATA = ("trouble", "explored", "returned", "mixed", "all_wrong", "all_right", "ungraded")
@@ -55,15 +56,15 @@ def prompt_tree(
         "length": [len(record.token_ids) for record in records],
         "tokens": [len(record.token_ids) if record else 0 for record in shown],
         "token_ids": [token for record in shown if record for token in record.token_ids],
-        "logprobs": _rounded(record.logprobs for record in shown if record),
-        "entropies": _rounded(record.entropies for record in shown if record),
+        "logprobs": _rounded("logprobs", shown),
+        "entropies": _rounded("entropies", shown),
     }
 
 
-def _rounded(lists: Iterable[Sequence[float]]) -> list[int | None]:
-    values = np.asarray([*chain.from_iterable(lists)], np.float64)
+def _rounded(name: str, records: Iterable[RolloutRecord | None]) -> list[int | None]:
+    values = np.asarray([*chain.from_iterable(getattr(record, name) for record in records if record)], np.float64)
     finite = np.isfinite(values)
-    scaled = np.rint(np.where(finite, values, 0) * 10**DECIMALS).astype(np.int64).tolist()
+    scaled = np.rint(np.where(finite, values, 0) * 10 ** DECIMALS[name]).astype(np.int64).tolist()
     return scaled if finite.all() else [n if ok else None for n, ok in zip(scaled, finite.tolist(), strict=True)]
 
 

@@ -131,8 +131,8 @@ def test_clicks_lead_from_a_curve_to_a_token_with_the_stored_numbers(browser, ma
             lane = page.locator(f'.tree .lane[aria-label^="{_name(record)}:"]')
             lane.locator(f'[data-token="{index}"]').click()
             assert shown.fact("rollout", "id") == identity
-            assert float(shown.fact("token", "log-prob")) == np.round(record.logprobs[index], DECIMALS)
-            assert float(shown.fact("token", "entropy")) == np.round(record.entropies[index], DECIMALS)
+            assert float(shown.fact("token", "log-prob")) == np.round(record.logprobs[index], DECIMALS["logprobs"])
+            assert float(shown.fact("token", "entropy")) == np.round(record.entropies[index], DECIMALS["entropies"])
             assert shown.fact("token", "id") == str(record.token_ids[index])
             assert shown.fact("token", "position") == str(record.fork + index)
             assert float(shown.fact("token", "probability")) == pytest.approx(np.exp(record.logprobs[index]), rel=1e-3)
@@ -454,7 +454,7 @@ def test_tokens_can_be_hovered_and_lanes_focused(browser, made_up):
         lane = page.locator('.tree .lane[aria-label^="base rollout 0:"]')
         lane.locator('[data-token="0"]').hover()
         text = page.locator("#tip").inner_text().replace("−", "-")
-        assert f"log-prob {record.logprobs[0]:.4f}" in text and f"entropy {record.entropies[0]:.4f}" in text
+        assert f"log-prob {record.logprobs[0]:.3f}" in text and f"entropy {record.entropies[0]:.2f}" in text
         assert lane.locator(".cell.tool").count() == 2  # [1, 3) is a tool's answer
         lane.focus()
         page.keyboard.press("Enter")

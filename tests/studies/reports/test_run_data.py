@@ -63,9 +63,8 @@ def test_every_rollout_of_a_small_run_is_there_with_its_stored_numbers(made_up, 
             end = start + tree["tokens"][n]
             assert tree["token_ids"][start:end] == list(record.token_ids)
             for name, column in (("logprobs", record.logprobs), ("entropies", record.entropies)):
-                np.testing.assert_array_equal(
-                    np.asarray(tree[name][start:end]) / 10**DECIMALS, np.round(np.asarray(column, np.float64), DECIMALS)
-                )
+                expected = np.round(np.asarray(column, np.float64), DECIMALS[name])
+                np.testing.assert_array_equal(np.asarray(tree[name][start:end]) / 10 ** DECIMALS[name], expected)
             for name in ("reward", "advantage", "value", "alpha", "fork", "anchors", "outcome", "parent", "answers"):
                 assert tree[name][n] == getattr(record, name), (identity, name)
             start = end

@@ -8,7 +8,7 @@ function drawPrompt() {
   prompts.stepNote = '';
   const before = prompts.place.querySelector('.tree .scroll')?.scrollLeft ?? 0;
   const drawing = element('div', {class: 'scroll'});
-  const draw = () => replace(drawing, drawTree(of, prompts.place.clientWidth - 26, drawing.scrollLeft));
+  const draw = () => replace(drawing, drawTree(of, roomFor(26), drawing.scrollLeft));
   replace(
     prompts.place,
     rowElement(
@@ -41,6 +41,11 @@ function drawPrompt() {
     draw();
   });
   scrollToChosen();
+}
+
+// The width of the panel without its edges; while a window is opened, it may have none.
+function roomFor(edges) {
+  return Math.max(240, prompts.place.clientWidth - edges);
 }
 
 // The turns of a prompt with their roles.
@@ -118,7 +123,7 @@ function visitsElement(of) {
     const sum = (column) => states.reduce((total, state) => total + state[column], 0);
     return `step ${step}: from token ${depths}: ${sum(2)} of ${sum(3)} right`;
   };
-  const width = Math.min(640, prompts.place.clientWidth - 40),
+  const width = Math.min(640, roomFor(40)),
     row = Math.max(4, Math.min(12, 140 / steps.length));
   const x = (fork) => MARGIN.left + (fork / trunk.length) * (width - MARGIN.left - 20);
   const y = (step) => 24 + steps.indexOf(step) * row;
@@ -209,7 +214,7 @@ function stateTable(of) {
       `S${subscript(state.j)}`,
       numberCell(state.fork),
       element('td', {class: 'text'}, token),
-      numberCell(base ? fixed(base.entropies[state.fork], 3) : '–'),
+      numberCell(base ? fixed(base.entropies[state.fork]) : '–'),
       numberCell(fixed(state.value, 3)),
       numberCell(state.delta === null ? '–' : signed(state.delta, 3)),
       numberCell(fixed(state.alpha, 3)),

@@ -54,7 +54,7 @@ function tokenTip(of, rollout, index) {
   const token = response(of, rollout).find((one) => one.rollout === rollout && one.index === index);
   const text = spelled(texts(rollout.tokens)[index]);
   return (
-    `${text}   at ${rollout.fork + index}\nlog-prob ${fixed(token.logprob, 4)}  (p ${number(Math.exp(token.logprob), 3)})\n` +
-    `entropy ${fixed(token.entropy, 4)} nats\nadvantage ${fixed(rollout.advantage, 4)}\ntrained: ${trains(token)}`
+    `${text}   at ${rollout.fork + index}\nlog-prob ${fixed(token.logprob, page.decimals.logprobs)}  (p ${number(Math.exp(token.logprob), 3)})\n` +
+    `entropy ${fixed(token.entropy, page.decimals.entropies)} nats\nadvantage ${fixed(rollout.advantage, 4)}\ntrained: ${trains(token)}`
   );
 }

@@ -29,11 +29,10 @@ async function withTrunks(of) {
 const FLAT = new Set(['prompt', 'token_ids', 'logprobs', 'entropies']);
 
 // From columns: tokens, log-probs and entropies are slices of the flat ones.
-
 function rolloutsOf(columns) {
   const rollouts = [];
-  const scale = 10 ** page.decimals;
-  const value = (n) => (n === null ? null : n / scale);
+  const numbers = (name, start, end) =>
+    columns[name].slice(start, end).map((n) => (n === null ? null : n / 10 ** page.decimals[name]));
   let start = 0;
   for (let i = 0; i < columns.id.length; i++) {
     const rollout = {number: i};
@@ -41,8 +40,8 @@ function rolloutsOf(columns) {
     const end = start + columns.tokens[i];
     rollout.whole = rollout.tokens === rollout.length;
     rollout.tokens = columns.token_ids.slice(start, end);
-    rollout.logprobs = columns.logprobs.slice(start, end).map(value);
-    rollout.entropies = columns.entropies.slice(start, end).map(value);
+    rollout.logprobs = numbers('logprobs', start, end);
+    rollout.entropies = numbers('entropies', start, end);
     start = end;
     rollouts.push(rollout);
   }
