@@ -157,7 +157,7 @@ def test_first_screen_says_what_happened_and_leads_to_what_is_wrong(browser, mad
         assert page.locator('.headline dd[data-fact="method"]').inner_text() == "FR3E"
         assert page.locator('.headline dd[data-fact="sampled tokens"]').inner_text() == "3,000"
         page.get_by_label("look at").get_by_role("button", name="6 responses have no verdict").click()
-        assert page.get_by_label("filter").input_value() == "trouble"
+        assert page.locator("#view-prompts").get_by_label("filter").input_value() == "trouble"
         assert page.locator(".list li").count() == STEPS
         page.get_by_role("tab", name="Curves").click()
         page.get_by_label("look at").get_by_role("button", name="the learning rate is 0").click()

@@ -54,11 +54,10 @@ function scoreCards() {
 // Where an alert leads: the chart of a metric, the prompts that pass a filter, or a setting.
 function showPlace({view, metric, filter, setting}) {
   showView(view);
-  remember();
+  remember(true);
   if (filter) {
-    prompts.filterChoice.value = filter;
-    prompts.filterChoice.dispatchEvent(new Event('change'));
-    if (prompts.shown.length) openPrompt(prompts.shown[0]);
+    restoreList(prompts.list, new Map([['filter', filter]]));
+    if (prompts.list.shown.length) openPrompt(prompts.list.shown[0]);
   }
   if (setting) {
     settingSearch.value = setting;
