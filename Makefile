@@ -17,7 +17,7 @@ DOCS := .venv-docs
 GRPO_BESIDE_IT := For comparison, GRPO++ with the same start ends at avg@16 9 to 12 % after as many sampled tokens (five seeds), \
 	and at 19 to 24 % after as many CPU seconds, with 3.3 million tokens (three seeds).
 
-.PHONY: demo test test-slow test-campaign test-all test-8 test-optimised test-parity test-plan libtpu lint types docs lock
+.PHONY: demo test test-slow test-campaign test-all test-8 test-optimised test-parity test-plan libtpu cuda-plan lint types docs lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
@@ -67,14 +67,17 @@ test-parity: $(PARITY)/.installed
 		tests/verbs/test_smollm2.py::test_weights_configuration_and_tokenizer_are_those_that_transformers_reads \
 		tests/loop/test_end_to_end.py::test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits
 
-# `fr3e plan` on small TPU topologies, compiled by libtpu. Without libtpu the tests fail, because the variable is set;
-# `make test-slow` skips them.
-test-plan: $(VENV)/.installed-dev $(VENV)/libtpu/.installed
-	FR3E_REQUIRE_LIBTPU=1 FR3E_TEST_OPTIMISED=1 $(BIN)/python -m pytest -m slow tests/planning
+# `fr3e plan` on small topologies, compiled by libtpu and by the CUDA plugin. Without these the tests fail, because the
+# variable is set; `make test-slow` skips them.
+test-plan: $(VENV)/.installed-dev $(VENV)/libtpu/.installed $(VENV)/cuda-plan/.installed
+	FR3E_REQUIRE_COMPILERS=1 FR3E_TEST_OPTIMISED=1 $(BIN)/python -m pytest -m slow tests/planning
 
 # The compiler of TPU programs (0.7 GB on disk), for `fr3e plan` on a machine without a TPU. It lies outside of
 # site-packages; from there jax would look for a TPU in every process.
 libtpu: $(VENV)/libtpu/.installed
+
+# The compiler of GPU programs (0.6 GB on disk), for `fr3e plan` on a machine without a GPU.
+cuda-plan: $(VENV)/cuda-plan/.installed
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -131,6 +134,10 @@ $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
 
 $(VENV)/libtpu/.installed: requirements-plan.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/libtpu -r requirements-plan.txt
+	touch $@
+
+$(VENV)/cuda-plan/.installed: requirements-cuda-plan.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/cuda-plan -r requirements-cuda-plan.txt
 	touch $@
 
 # torch has an environment of its own, which finds all other packages in .venv through a path file. pip installs torch,

@@ -5,6 +5,7 @@ Everything is estimated first. Compiling replaces the estimate of memory by the 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,13 @@ from dataclasses import dataclass, field, replace
 import jax
 from jax.experimental import topologies
 
+from fr3e_jax.planning.absent_devices import gpu_target
 from fr3e_jax.planning.estimate import Estimate, Estimator
 from fr3e_jax.planning.targets import Target, device_bytes
-from fr3e_jax.planning.topology import Topology, TopologyError
+from fr3e_jax.planning.topology import Chip, Topology, TopologyError
 
 GIB = 2**30
+_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # a newer name, and an older one
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
 
 
@@ -26,7 +29,7 @@ class ProgramPlan:
 
     name: str
     shape: str
-    hbm_bytes: int  # of the chip
+    hbm_bytes: int  # that a program and the arrays beside it may use
     peak_bytes: int  # of the program alone; of a refused program, the bytes it asked for
     resident: dict[str, int]  # other arrays of the run that stay on the device while the program runs
     flops: int  # of matrix products, by estimate
@@ -60,13 +63,21 @@ class ProgramPlan:
 
 
 def topology_devices(topology: Topology) -> list:
-    """The devices of a topology that is not there, slice after slice, as libtpu describes them to the compiler.
+    """The devices of a topology that is not there, slice after slice or host after host, as the compiler sees them.
 
-    It needs libtpu and the environment of `fr3e_jax.planning.libtpu`.
+    It needs the compiler, libtpu or a CUDA plugin, and the environment of `fr3e_jax.planning.absent_devices`.
 
     Raises:
       TopologyError: libtpu knows no such slice.
     """
+    if topology.chip.platform == "gpu":
+        chip = topology.chip
+        described = topologies.get_topology_desc(
+            platform="cuda",
+            target_config=gpu_target(chip.name, int(chip.hbm_gib * GIB), chip.hbm_bandwidth),
+            topology=f"1x{topology.slices}x{topology.chips_per_slice}",
+        )
+        return sorted(described.devices, key=lambda device: device.id)
     options = {"num_slices": topology.slices} if topology.slices > 1 else {}
     if topology.chip.name == "v4":
         options["chip_config_name"] = "megacore"  # both cores of a chip as one device
@@ -81,6 +92,24 @@ def topology_devices(topology: Topology) -> list:
     return sorted(description.devices, key=lambda device: (getattr(device, "slice_index", None) or 0, device.id))
 
 
+def usable_bytes(chip: Chip) -> int:
+    """Bytes that programs get: of a GPU the share that jax hands out, three quarters or XLA_CLIENT_MEM_FRACTION.
+
+    Raises:
+      ValueError: the variable is not a share.
+    """
+    if chip.platform != "gpu":
+        return int(chip.hbm_gib * GIB)
+    name = next((name for name in _FRACTIONS if os.environ.get(name)), "")
+    try:
+        fraction = float(os.environ[name]) if name else 0.75
+    except ValueError:
+        fraction = 0.0
+    if not 0 < fraction <= 1:
+        raise ValueError(f"{name}={os.environ[name]} is not a share of the memory above 0 and up to 1, like 0.92")
+    return int(fraction * chip.hbm_gib * GIB)
+
+
 def estimated_plan(name: str, estimator: Estimator, topology: Topology) -> ProgramPlan:
     """The figures of a program by arithmetic."""
     estimate, several = estimator.of(name), topology.slices > 1
@@ -91,7 +120,7 @@ def estimated_plan(name: str, estimator: Estimator, topology: Topology) -> Progr
     plan = ProgramPlan(
         name=name,
         shape=estimate.shape,
-        hbm_bytes=int(topology.chip.hbm_gib * GIB),
+        hbm_bytes=usable_bytes(topology.chip),
         peak_bytes=int(estimate.peak_bytes),
         resident={array: int(size) for array, size in estimate.resident.items()},
         flops=int(estimate.flops),

@@ -1,6 +1,6 @@
 """Memory and cost of a recipe's programs by arithmetic, without compiling.
 
-Estimates serve GPUs, compare settings, and name the largest arrays of a program. Bytes are those of one device, and
+Estimates compare settings, and name the largest arrays of a program. Bytes are those of one device, and
 split arrays count as split evenly. The compiler may keep further arrays, so a program can need more. Arrays have the
 largest shapes of the recipe. FLOPs and bytes read are those at a mean length of responses.
 """

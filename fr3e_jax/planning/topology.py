@@ -16,11 +16,12 @@ class Chip:
     """Published peaks of one chip. Bandwidths are in bytes per second, in one direction, over all links together.
 
     ``hbm_gib`` of a TPU is the memory its compiler gives to a program (the "available HBM" of an out-of-memory error),
-    which is somewhat less than the data sheet's capacity. Of a GPU it is the data sheet's capacity.
+    which is somewhat less than the data sheet's capacity. Of a GPU it is what the card reports, of which jax hands out
+    a share (`fr3e_jax.planning.compile.usable_bytes`).
     """
 
     name: str
-    platform: str  # tpu: programs are compiled for it; gpu: they are estimated
+    platform: str  # tpu or gpu
     hbm_gib: float
     peak_flops: float  # bfloat16, dense
     hbm_bandwidth: float
@@ -37,9 +38,9 @@ CHIPS: dict[str, Chip] = {
         Chip("v5e", "tpu", 15.75, 197e12, 819e9, 200e9, 3.1e9, 2, f"{_TPU_PAGES}/v5e"),
         Chip("v5p", "tpu", 95.74, 459e12, 2765e9, 600e9, 6.2e9, 3, f"{_TPU_PAGES}/v5p"),
         Chip("v6e", "tpu", 31.25, 918e12, 1638e9, 400e9, 12.5e9, 2, f"{_TPU_PAGES}/v6e"),
-        Chip("a100", "gpu", 74.5, 312e12, 2039e9, 300e9, 25e9, 2, "NVIDIA A100 80GB SXM data sheet; 200 Gb/s a GPU"),
-        Chip("h100", "gpu", 74.5, 989e12, 3350e9, 450e9, 50e9, 2, "NVIDIA H100 SXM data sheet; 400 Gb/s a GPU"),
-        Chip("h200", "gpu", 131.3, 989e12, 4800e9, 450e9, 50e9, 2, "NVIDIA H200 SXM data sheet; 400 Gb/s a GPU"),
+        Chip("a100", "gpu", 79.25, 312e12, 2039e9, 300e9, 25e9, 2, "NVIDIA A100 80GB SXM data sheet; 200 Gb/s a GPU"),
+        Chip("h100", "gpu", 79.1, 989e12, 3350e9, 450e9, 50e9, 2, "NVIDIA H100 SXM data sheet; 400 Gb/s a GPU"),
+        Chip("h200", "gpu", 141.0, 989e12, 4800e9, 450e9, 50e9, 2, "NVIDIA H200 SXM data sheet; 400 Gb/s a GPU"),
     )
 }
 

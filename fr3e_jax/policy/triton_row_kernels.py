@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,16 +49,42 @@ def _seen_blocks(refs: tuple) -> Callable:
     return over
 
 
-def _masked(scores: jax.Array, first: jax.Array, intervals: list[jax.Array], axis: int) -> jax.Array:
+def masked_scores(scores: jax.Array, first: jax.Array, intervals: list[jax.Array], axis: int) -> jax.Array:
     """Scores of which those of unseen keys are `MASKED`. Keys lie along ``axis``, from position ``first`` on."""
     position = first + jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis)
     return jnp.where(is_within(position, [jnp.expand_dims(x, axis) for x in intervals]), scores, MASKED)
 
 
+class Softmax(NamedTuple):
+    """The softmax of a block of queries over the keys so far, and the values mixed by it."""
+
+    largest: jax.Array  # float32 [q]
+    total: jax.Array  # float32 [q]
+    weighted: jax.Array  # float32 [q, D]
+
+    @classmethod
+    def over_nothing(cls, queries: int, head_dim: int) -> Softmax:
+        zeros = jnp.zeros(queries, jnp.float32)
+        return cls(zeros + LOWEST, zeros, jnp.zeros((queries, head_dim), jnp.float32))
+
+    def over(self, scores: jax.Array, values: jax.Array) -> Softmax:
+        """With the keys of a block, too: their ``scores [q, j]`` and ``values [j, D]``."""
+        largest = jnp.maximum(self.largest, scores.max(axis=1))
+        weights, shrink = jnp.exp(scores - largest[:, None]), jnp.exp(self.largest - largest)
+        mixed = matrix_product(weights.astype(values.dtype), values, 1, 0)
+        return Softmax(largest, self.total * shrink + weights.sum(axis=1), self.weighted * shrink[:, None] + mixed)
+
+    def finished(self, of_nothing: float) -> tuple[jax.Array, jax.Array]:
+        """Mixed values and log-sum-exp; 0 and ``of_nothing`` of a query that has seen nothing."""
+        empty = self.total == 0
+        total = jnp.where(empty, 1.0, self.total)
+        return self.weighted / total[:, None], jnp.where(empty, of_nothing, self.largest + jnp.log(total))
+
+
 def _by_query(p: Pass, query, key, seen, block, masked: bool):
     """Scores of a block of keys, float32 ``[q, j]``, and the map of their gradient to that of the products."""
     scores, back = bounded(matrix_product(query, key, 1, 1), p.softcap)
-    return (_masked(scores, block * p.key, seen, 1) if masked else scores), back
+    return (masked_scores(scores, block * p.key, seen, 1) if masked else scores), back
 
 
 def forward_kernel(p: Pass, *refs):
@@ -65,22 +92,13 @@ def forward_kernel(p: Pass, *refs):
     over_blocks, (seen, query, key, value, mixed, lse) = _seen_blocks(refs[:4]), refs[4:]
     queries, intervals = query[...], [seen[n] for n in range(4)]
 
-    def visit(block, masked: bool, carry):
-        largest, total, weighted = carry
+    def visit(block, masked: bool, softmax: Softmax):
         at = pl.ds(block * p.key, p.key)
         scores, _ = _by_query(p, queries, key[at], intervals, block, masked)
-        now = jnp.maximum(largest, scores.max(axis=1))
-        weights, shrink = jnp.exp(scores - now[:, None]), jnp.exp(largest - now)
-        read = matrix_product(weights.astype(value.dtype), value[at], 1, 0)
-        return now, total * shrink + weights.sum(axis=1), weighted * shrink[:, None] + read
+        return softmax.over(scores, value[at])
 
-    rows = jnp.zeros(p.query, jnp.float32)
-    start = rows + LOWEST, rows, jnp.zeros((p.query, p.head_dim), jnp.float32)
-    largest, total, weighted = over_blocks(visit, start)
-    empty = total == 0  # a query that sees nothing: padding
-    total = jnp.where(empty, 1.0, total)
-    lse[...] = jnp.where(empty, -LOWEST, largest + jnp.log(total))
-    mixed[...] = (weighted / total[:, None]).astype(mixed.dtype)
+    result, lse[...] = over_blocks(visit, Softmax.over_nothing(p.query, p.head_dim)).finished(-LOWEST)
+    mixed[...] = result.astype(mixed.dtype)
 
 
 def query_gradient_kernel(p: Pass, *refs):
@@ -120,7 +138,7 @@ def key_gradient_kernel(p: Pass, *refs):
             queries, slopes = query[at, columns], slope[at, columns]
             scores, back = bounded(matrix_product(keys, queries, 1, 1), p.softcap)
             if masked:
-                scores = _masked(scores, key_block * p.key, [seen[n, at] for n in range(4)], 0)
+                scores = masked_scores(scores, key_block * p.key, [seen[n, at] for n in range(4)], 0)
             weights = jnp.exp(scores - lse[g, at][None])
             sum_value += matrix_product(weights.astype(values.dtype), slopes, 1, 0)
             d_scores = back(weights * (matrix_product(values, slopes, 1, 1) - along[g, at][None]))

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from fr3e_jax.policy import triton_decode_kernel
 from fr3e_jax.policy.attention import PLAIN, KeyValue, Scoring
 from fr3e_jax.policy.decode_attention import OwnCache, OwnPart, merged_with, step_attention
-from fr3e_jax.policy.decode_kernel import LARGEST_BLOCK, Seen, trunk_and_ring_attention
+from fr3e_jax.policy.decode_kernel import Seen, trunk_and_ring_attention
 from fr3e_jax.programs.context_axis import batch_axes
 
 
@@ -23,20 +24,27 @@ def fuses_steps(attention: str, kv_heads: int, tensor: int) -> bool:
     return attention == "pallas" and kv_heads % tensor == 0
 
 
-def fused_steps(mesh: Mesh, largest_block: int = LARGEST_BLOCK) -> Callable:
+def fused_steps(mesh: Mesh, largest_block: int = 0, kernels: str = "") -> Callable:
     """`fr3e_jax.policy.decode_attention.step_attention` with trunks and rings in a fused kernel.
 
-    The few recent columns, which the step writes, stay with XLA. So does all where no ring is older than they are,
-    where ``tensor`` does not divide the key/value heads, and on GPU.
+    The few recent columns, which the step writes, stay with XLA. So does all where no ring is older than they are, and
+    where ``tensor`` does not divide the key/value heads. Devices that are neither TPUs nor GPUs run the operations of
+    the kernel one by one, for tests.
+
+    Args:
+      largest_block: positions of a block, at most; 0: as many as fit.
+      kernels: ``tpu`` or ``gpu``; empty: those of the devices, or else ``tpu``.
     """
     by_slot, by_head = P(batch_axes(mesh)), P(batch_axes(mesh), "tensor")
     of_query, split = P(batch_axes(mesh), None, "tensor"), mesh.shape["tensor"]
     platform = mesh.devices.flat[0].platform
+    on_gpu = (kernels or platform) == "gpu"
+    attend_caches = triton_decode_kernel.trunk_and_ring_attention if on_gpu else trunk_and_ring_attention
 
     def attend(
         query: jax.Array, cache: OwnCache, trunk: KeyValue, fork: jax.Array, scoring: Scoring = PLAIN
     ) -> jax.Array:
-        if not cache.ring or platform == "gpu" or not fuses_steps("pallas", query.shape[2], split):
+        if not cache.ring or not fuses_steps("pallas", query.shape[2], split):
             return step_attention(query, cache, trunk, fork, scoring)
 
         def lanes(x):
@@ -51,15 +59,9 @@ def fused_steps(mesh: Mesh, largest_block: int = LARGEST_BLOCK) -> Callable:
         )
 
         def over_caches(query, trunk, ring, seen):
-            return trunk_and_ring_attention(
-                query,
-                trunk,
-                ring,
-                seen,
-                softcap=scoring.softcap,
-                interpret=platform != "tpu",
-                largest_block=largest_block,
-            )
+            sizes = dict(largest_block=largest_block) if largest_block else {}
+            interpret = platform not in ("tpu", "gpu")
+            return attend_caches(query, trunk, ring, seen, softcap=scoring.softcap, interpret=interpret, **sizes)
 
         if mesh.size > 1:
             # Values of the kernel's results cannot be tracked across devices (check_vma); nothing is replicated here.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fr3e_jax.cli.arguments import positive, share
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import ConfigError, load_config
-from fr3e_jax.planning.libtpu import INSTALL, enter_planning_environment, find_libtpu
+from fr3e_jax.planning.absent_devices import INSTALL, enter_planning_environment, find_cuda, find_libtpu
 from fr3e_jax.planning.topology import TopologyError, parse_topology
 
 DOES_NOT_FIT = 1  # the exit code of a failed run, too
@@ -22,7 +22,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--topology",
         required=True,
         metavar="CHIP:SHAPE",
-        help="TPU v4, v5e, v5p or v6e: v5e:8x8, v5p:4x4x4, v5e:16x16x2slices; GPUs, which are estimated: h100:8x4 "
+        help="TPU v4, v5e, v5p or v6e: v5e:8x8, v5p:4x4x4, v5e:16x16x2slices; GPU a100, h100 or h200: h100:8x4 "
         "(4 hosts of 8)",
     )
     parser.add_argument(
@@ -74,19 +74,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plan of a recipe; return 0 if every program fits, else 1.
 
     Raises:
-      ConfigError: the topology cannot be read, the mesh does not fit it, or there is no libtpu.
+      ConfigError: the topology cannot be read, the mesh does not fit it, or there is no compiler for it.
     """
     config = load_config(arguments.recipe, arguments.overrides, training=False)
     try:
         topology = parse_topology(arguments.topology)
     except TopologyError as error:
         raise ConfigError(str(error)) from error
-    estimates = arguments.estimate or topology.chip.platform == "gpu"
-    libtpu = None if estimates else find_libtpu()
-    if libtpu is None and not estimates:
-        raise ConfigError(f"--topology {topology.name} needs libtpu to compile for: {INSTALL}; or add --estimate")
+    platform = topology.chip.platform
+    libtpu = find_libtpu() if platform == "tpu" and not arguments.estimate else None
+    cuda = find_cuda() if platform == "gpu" and not arguments.estimate else None
+    if not (arguments.estimate or libtpu or cuda):
+        raise ConfigError(f"--topology {topology.name} needs {INSTALL[platform]}; or add --estimate")
     if "jax" not in sys.modules:
-        enter_planning_environment(libtpu)
+        enter_planning_environment(libtpu, cuda)
 
     from fr3e_jax.data.tokenizer import TextCodec
     from fr3e_jax.planning.compile import ProgramPlan, topology_devices
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan = make_plan(
             config,
             topology,
-            None if estimates else topology_devices(topology),
+            None if arguments.estimate else topology_devices(topology),
             names=[name for name in arguments.programs.split(",") if name],
             assumed=Assumptions(response_tokens, arguments.kept_share),
             vocab_size=0 if has_vocabulary else len(TextCodec.load(config.model.tokenizer)),

@@ -1,4 +1,4 @@
-"""`fr3e plan` as a user types it. The tests that compile for a TPU need libtpu (`make test-plan`)."""
+"""`fr3e plan` as a user types it. The tests that compile need libtpu and a CUDA plugin (`make test-plan`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from fr3e_jax.cli import main
 from fr3e_jax.methods import read_methods
-from fr3e_jax.planning.libtpu import find_libtpu, planning_environment
+from fr3e_jax.planning.absent_devices import find_cuda, find_libtpu, planning_environment
 
 RECIPE = "configs/fr3e_qwen2.5_7b.yaml"
 TINY = [
@@ -29,13 +29,16 @@ TINY = [
 
 @pytest.fixture
 def compiled_plan():
-    """`fr3e plan` in a process of its own, because libtpu reads its environment when jax is loaded."""
-    if find_libtpu() is None and os.environ.get("FR3E_REQUIRE_LIBTPU"):
-        pytest.fail("no libtpu.so; `make libtpu` installs it")
-    if find_libtpu() is None:
-        pytest.skip("no libtpu.so; `make test-plan` installs it and runs this")
+    """`fr3e plan` in a process of its own, because compilers read their environment when jax is loaded."""
 
     def plan(*arguments: str) -> subprocess.CompletedProcess:
+        needed, compiler = (
+            ("cuda-plan", find_cuda()) if any("h100" in x for x in arguments) else ("libtpu", find_libtpu())
+        )
+        if compiler is None and os.environ.get("FR3E_REQUIRE_COMPILERS"):
+            pytest.fail(f"no compiler; `make {needed}` installs it")
+        if compiler is None:
+            pytest.skip(f"no {needed}; `make test-plan` installs it and runs this")
         code = "import sys; from fr3e_jax.cli import main; sys.exit(main(['plan', *sys.argv[1:]]))"
         return subprocess.run([sys.executable, "-c", code, *TINY, *arguments], capture_output=True, text=True)
 
@@ -68,8 +71,16 @@ def test_recipe_of_a_published_size_fits_the_hardware_of_its_header(method, caps
     [
         (["--topology", "v5p:8x8"], "slices of v5p have 3"),
         (["--topology", "v5e:2x2"], "--topology v5e:2x2 needs libtpu to compile for: `make libtpu`"),
+        (["--topology", "h100:8"], "--topology h100:8x1 needs a CUDA plugin to compile for: `make cuda-plan`"),
         (
-            ["--topology", "h100:8", "model.attention=pallas", "model.architecture=custom", "model.hidden_size=320"],
+            [
+                "--topology",
+                "h100:8",
+                "--estimate",
+                "model.attention=pallas",
+                "model.architecture=custom",
+                "model.hidden_size=320",
+            ],
             "model.attention=pallas: its kernels for GPU need heads of",
         ),
         (["--topology", "h100:8", "--kept-share", "2"], "'2' is not a share above 0 and up to 1"),
@@ -80,14 +91,28 @@ def test_recipe_of_a_published_size_fits_the_hardware_of_its_header(method, caps
 )
 def test_mistake_is_reported_in_one_line(arguments, says, capsys, monkeypatch):
     monkeypatch.setattr("fr3e_jax.verbs.plan.find_libtpu", lambda: None)
+    monkeypatch.setattr("fr3e_jax.verbs.plan.find_cuda", lambda: None)
     assert main(["plan", RECIPE, *arguments]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and says in told
 
 
 def test_mesh_that_does_not_fit_the_devices_is_a_mistake(capsys):
-    assert main(["plan", RECIPE, "--topology", "h100:8", "mesh.tensor=3"]) == 2
+    assert main(["plan", RECIPE, "--topology", "h100:8", "--estimate", "mesh.tensor=3"]) == 2
     assert "mesh.tensor=3" in capsys.readouterr().err
+
+
+def test_gpu_has_the_memory_that_jax_hands_out(capsys, monkeypatch):
+    def planned() -> int:
+        return main(["plan", RECIPE, "--topology", "h100:8", "--estimate", "--json", "--programs", "apply"])
+
+    for fraction, gib in (("", 59.3), ("0.92", 72.8)):
+        monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", fraction)
+        planned()
+        assert round(json.loads(capsys.readouterr().out)["programs"][0]["hbm_bytes"] / 2**30, 1) == gib
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "92")
+    assert planned() == 2
+    assert "XLA_CLIENT_MEM_FRACTION=92 is not a share of the memory above 0 and up to 1" in capsys.readouterr().err
 
 
 def test_planning_process_sees_no_other_device(monkeypatch, tmp_path):
@@ -96,11 +121,16 @@ def test_planning_process_sees_no_other_device(monkeypatch, tmp_path):
     found = planning_environment(tmp_path / "libtpu.so")
     assert found["JAX_PLATFORMS"] == "cpu"
     assert "TPU_NAME" not in found and found["TPU_LIBRARY_PATH"] == str(tmp_path / "libtpu.so")
+    monkeypatch.setenv("XLA_FLAGS", "--mine")
+    found = planning_environment(cuda=tmp_path)
+    assert found["XLA_FLAGS"] == f"--mine --xla_gpu_cuda_data_dir={tmp_path}/nvidia/cuda_nvcc"
+    assert found["PJRT_NAMES_AND_LIBRARY_PATHS"].startswith(f"cuda:{tmp_path}/") and found["JAX_PLATFORMS"] == "cpu"
 
 
 @pytest.mark.slow
-def test_programs_are_compiled_for_an_absent_tpu(compiled_plan):
-    written = compiled_plan("--topology", "v5e:2x2", "--programs", "reshard,decode,apply", "--json")
+@pytest.mark.parametrize("topology", ["v5e:2x2", "h100:4"])
+def test_programs_are_compiled_for_absent_devices(compiled_plan, topology):
+    written = compiled_plan("--topology", topology, "--programs", "reshard,decode,apply", "--json")
     assert written.returncode == 0, written.stderr
     _, decode, apply = json.loads(written.stdout)["programs"]
     assert "decode: " in written.stderr and "compiled in" in written.stderr
@@ -110,13 +140,14 @@ def test_programs_are_compiled_for_an_absent_tpu(compiled_plan):
 
 
 @pytest.mark.slow
-def test_rows_split_over_context_compile_with_fused_attention_and_need_less_memory(compiled_plan):
+@pytest.mark.parametrize("topology", ["v5e:2x2", "h100:4"])
+def test_rows_split_over_context_compile_with_fused_attention_and_need_less_memory(compiled_plan, topology):
     """A row a batch shard: with half the shards each row lies on two devices. XLA's scores need more than kernels."""
     rows = ["model.hidden_size=256", "model.num_heads=4", "mesh.tensor=1", "rollout.max_response_tokens=4096"]
     rows += ["model.compute_dtype=bfloat16", "training.micro_batch_tokens=1"]
     programs = []
     for more in (["model.attention=xla"], [], ["mesh.context=4"]):
-        written = compiled_plan(*rows, *more, "--topology", "v5e:2x2", "--programs", "accumulate", "--json")
+        written = compiled_plan(*rows, *more, "--topology", topology, "--programs", "accumulate", "--json")
         assert written.returncode == 0, written.stderr
         programs += json.loads(written.stdout)["programs"]
     plain, fused, split = programs

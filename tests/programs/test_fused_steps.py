@@ -24,6 +24,11 @@ D = 8
 SLOTS = max(jax.device_count(), 4)
 
 
+@pytest.fixture(params=["tpu", "gpu"])
+def kernels(request):
+    return request.param
+
+
 def draw(seed, *, lanes, heads, group, trunk, ring, recent=2, window=0, dtype=jnp.float32):
     """A step of lanes of all kinds: query, cache, trunk, fork. Idle lanes are those that do not write."""
     rng = np.random.default_rng(seed)
@@ -51,9 +56,9 @@ def draw(seed, *, lanes, heads, group, trunk, ring, recent=2, window=0, dtype=jn
     return 2 * normal(SLOTS, lanes, heads, group, D), cache, caches, np.int32(fork)
 
 
-def assert_equal_to_the_products(sizes, *, tensor=1, scoring=PLAIN, tolerance=2e-6, **options):
+def assert_equal_to_the_products(kernels, sizes, *, tensor=1, scoring=PLAIN, tolerance=2e-6, **options):
     inputs = query, cache, trunk, fork = draw(len(str(sizes)), **sizes, **options)
-    fused = fused_steps(make_mesh(1, -1, tensor), largest_block=16)
+    fused = fused_steps(make_mesh(1, -1, tensor), largest_block=16, kernels=kernels)
     wide = lambda x: x.astype(jnp.float32) if x.dtype == query.dtype else x
 
     @jax.jit
@@ -79,26 +84,26 @@ def assert_equal_to_the_products(sizes, *, tensor=1, scoring=PLAIN, tolerance=2e
     ],
     ids=["one column", "several blocks", "cut blocks"],
 )
-def test_fused_step_equals_that_of_xla(sizes):
-    assert_equal_to_the_products(sizes)
+def test_fused_step_equals_that_of_xla(kernels, sizes):
+    assert_equal_to_the_products(kernels, sizes)
 
 
-def test_fused_step_over_a_window_with_a_softcap_equals_that_of_xla():
+def test_fused_step_over_a_window_with_a_softcap_equals_that_of_xla(kernels):
     sizes = dict(lanes=2, heads=2, group=2, trunk=40, ring=32)
-    assert_equal_to_the_products(sizes, window=9, scoring=Scoring(0.3, softcap=1.5, window=9))
+    assert_equal_to_the_products(kernels, sizes, window=9, scoring=Scoring(0.3, softcap=1.5, window=9))
 
 
-def test_bfloat16_step_is_within_two_roundings_of_the_float32_one():
+def test_bfloat16_step_is_within_two_roundings_of_the_float32_one(kernels):
     """Of the largest value: weights and results are rounded to 8 bits once each."""
     sizes = dict(lanes=2, heads=2, group=2, trunk=40, ring=32)
-    assert_equal_to_the_products(sizes, dtype=jnp.bfloat16, tolerance=2 * 2**-8)
+    assert_equal_to_the_products(kernels, sizes, dtype=jnp.bfloat16, tolerance=2 * 2**-8)
 
 
 @pytest.mark.skipif(jax.device_count() < 2, reason="needs several devices: make test-8")
 @pytest.mark.parametrize("tensor", [2, 4])
-def test_fused_step_with_heads_on_several_devices_equals_that_of_xla(tensor):
+def test_fused_step_with_heads_on_several_devices_equals_that_of_xla(kernels, tensor):
     """The heads of two devices; or more devices than heads, where the products stay."""
-    assert_equal_to_the_products(dict(lanes=2, heads=2, group=2, trunk=40, ring=32), tensor=tensor)
+    assert_equal_to_the_products(kernels, dict(lanes=2, heads=2, group=2, trunk=40, ring=32), tensor=tensor)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_blocks_of_trunks_are_smaller_for_many_rows(largest, rows, block):
     assert trunk_block(largest, rows) == block
 
 
-def test_blocks_that_no_lane_sees_are_not_read():
+def test_blocks_that_no_lane_sees_are_not_read(kernels):
     """Of a trunk beyond all forks, and of a ring outside of what its lane has filled."""
     query, cache, trunk, fork = draw(0, lanes=2, heads=1, group=2, trunk=48, ring=64)
     fork, span = np.minimum(fork, 16), RingSpan(np.full(2 * SLOTS, 60, np.int32), np.full(2 * SLOTS, 8, np.int32))
@@ -121,7 +126,7 @@ def test_blocks_that_no_lane_sees_are_not_read():
         return KeyValue(key, value)
 
     holes = cache._replace(ring=(broken(cache.ring[0], slice(16, 48)),))
-    step = jax.jit(fused_steps(make_mesh(), largest_block=16))
+    step = jax.jit(fused_steps(make_mesh(), largest_block=16, kernels=kernels))
     np.testing.assert_array_equal(
         step(query, holes, broken(trunk, slice(16, None)), fork), step(query, cache, trunk, fork)
     )
