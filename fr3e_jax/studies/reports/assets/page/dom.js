@@ -83,8 +83,8 @@ function outOf(shown, all, one) {
 }
 
 function shortened(text, length) {
-  const seen = visible(String(text));
-  return seen.length > length ? `${seen.slice(0, length - 1)}…` : seen;
+  const seen = [...visible(String(text))];
+  return seen.length > length ? `${seen.slice(0, length - 1).join('')}…` : seen.join('');
 }
 
 function colour(name) {
