@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -176,3 +177,11 @@ def test_every_source_of_the_bibliography_is_cited():
     assert len(rows) > 50
     by_year = {"Schulman et al. 2017": "Schulman et al. 2016, eq. 16, and 2017"}
     assert [row for row in rows if by_year.get(row, row) not in text] == []
+
+
+def test_the_tables_of_methods_and_metrics_are_current():
+    spec = importlib.util.spec_from_file_location("renew_tables", DOCS / "renew_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for page in module.TABLES:
+        assert page.read_text(encoding="utf-8") == module.renewed(page), "run python docs/renew_tables.py"

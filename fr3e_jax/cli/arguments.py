@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.stores.objects import is_remote
 
@@ -85,47 +84,6 @@ def declare_run_to_read(parser: argparse.ArgumentParser, purpose: str) -> None:
     parser.add_argument(
         "--run", metavar="RUN_DIR", help=f"{purpose} the newest checkpoint of this run, with the run's model settings"
     )
-
-
-def declare_page(parser: argparse.ArgumentParser) -> None:
-    """``--write``: a documentation page whose table is renewed."""
-    parser.add_argument(
-        "--write",
-        type=on_this_machine,
-        metavar="PAGE",
-        help="write the whole table into a documentation page, between its two markers",
-    )
-
-
-def list_or_renew(verb: str, text: Callable[[], str], table: Callable[[], str], page: str | None) -> int:
-    """Print the list of a verb or, with the ``page`` of `declare_page`, renew its table there; return 0."""
-    with as_config_error():
-        content = table() if page else text()
-    if page:
-        _renew_table(verb, content, Path(page))
-    else:
-        print(content)
-    return 0
-
-
-def _renew_table(verb: str, table: str, page: Path) -> None:
-    """Replace the text between the two marking lines of ``fr3e VERB --write`` in ``page`` by a Markdown table.
-
-    Raises:
-      ConfigError: the page cannot be read or written, or does not have both lines once, in this order.
-    """
-    markers = f"<!-- table: fr3e {verb} --write -->\n", "<!-- end of the table -->\n"
-    try:
-        text = page.read_text(encoding="utf-8")
-        before, _, rest = text.partition(markers[0])
-        if [text.count(marker) for marker in markers] != [1, 1] or markers[1] not in rest:
-            raise ConfigError(
-                f"{page} does not have the lines {' and '.join(map(repr, markers))} once each, in this order; add them"
-            )
-        after = rest.partition(markers[1])[2]
-        page.write_text(f"{before}{markers[0]}\n{table}{markers[1]}{after}", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write --write {page}: {error.strerror}; name a page that exists") from error
 
 
 def write_output(path: str, text: str) -> None:

@@ -55,8 +55,6 @@ def _answer(arguments: list[str]) -> int:
         print(f"fr3e_jax {__version__}")
     elif arguments[:1] == ["help"]:
         print(help_on(arguments[1]))
-    elif arguments[:1] == ["completion"]:
-        print(completion(arguments[1] if len(arguments) > 1 else ""))
     else:
         return _run_verb(arguments)
     return 0
@@ -89,7 +87,7 @@ Reinforcement learning from verifiable rewards by branching (FR3E and its relati
 example: {load_verb("train").example}
 
 `fr3e VERB --help` explains a verb, `fr3e help SECTION` the settings of a section, `fr3e help all` all of them.
-`fr3e completion bash` (or zsh) prints a script that completes verbs and settings; `fr3e --version` prints the version.
+`fr3e --version` prints the version.
 """
 
 
@@ -104,25 +102,3 @@ def help_on(topic: str) -> str:
     if topic == "all" or topic in sections() or topic in settings():
         return help_text(help_width(), "" if topic == "all" else topic)
     raise ConfigError(f"fr3e help: no verb and no section is called so: {unknown_setting(topic)}")
-
-
-def completion(shell: str) -> str:
-    """A script for ``shell`` that completes verbs, files and settings: ``source <(fr3e completion bash)``.
-
-    Raises:
-      ConfigError: the shell is neither bash nor zsh.
-    """
-    if shell not in ("bash", "zsh"):
-        raise ConfigError(f"fr3e completion: found {shell or 'no shell'}; expected bash or zsh")
-    loaded = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    return f"""{loaded}_fr3e() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}"
-  if [ "$COMP_CWORD" = 1 ]; then
-    COMPREPLY=($(compgen -W "help {" ".join(VERBS)}" -- "$word"))
-  elif [ "${{COMP_WORDS[1]}}" = help ]; then
-    COMPREPLY=($(compgen -W "all {" ".join([*VERBS, *sections()])}" -- "$word"))
-  else
-    COMPREPLY=($(compgen -f -- "$word") $(compgen -W "{" ".join(f"{path}=" for path in settings())}" -- "$word"))
-  fi
-}}
-complete -o nospace -F _fr3e fr3e"""

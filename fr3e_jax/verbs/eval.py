@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +41,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument("--markdown", type=on_this_machine, metavar="FILE", help="write the table as Markdown")
-    parser.add_argument("--csv", type=on_this_machine, metavar="FILE", help="write all metrics as CSV")
     declare_print_config(parser)
 
 
@@ -72,9 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(*rows(results))
         print("\n".join(["responses:", *(f"  {result.folder}" for result in results)]))
-    for path, text in ((arguments.markdown, markdown), (arguments.csv, comma_separated)):
-        if path:
-            write_output(path, text(results))
+    if arguments.markdown:
+        write_output(arguments.markdown, markdown(results))
     return code
 
 
@@ -110,16 +106,6 @@ def markdown(results: Sequence[Result]) -> str:
     head, body = rows(results)
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
     return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
-
-
-def comma_separated(results: Sequence[Result]) -> str:
-    """All metrics of all evaluations as CSV, unrounded."""
-    names = list(dict.fromkeys(name for result in results for name in result.metrics))
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["model", "folder", *names])
-    writer.writerows([r.name, r.folder, *(r.metrics.get(name, "") for name in names)] for r in results)
-    return stream.getvalue()
 
 
 def as_json(results: Sequence[Result]) -> str:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from fr3e_jax.cli.arguments import declare_page, list_or_renew
 from fr3e_jax.cli.parser import Verb
-from fr3e_jax.methods import list_methods, markdown_table
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.methods import list_methods
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The verb has no options."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the methods, or write their table into a page."""
-    return list_or_renew("methods", list_methods, markdown_table, arguments.write)
+    """List the methods."""
+    with as_config_error():
+        text = list_methods()
+    print(text)
+    return 0
 
 
-VERB = Verb("fr3e methods --write docs/users/methods.md", declare_page, run, recipe=False)
+VERB = Verb("fr3e methods", declare, run, recipe=False)

@@ -157,26 +157,6 @@ def test_help_topics_are_verbs_sections_settings_and_all(capsys):
     assert "nearest: explore" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_offers_verbs_and_settings(capsys, shell):
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert "complete -o nospace -F _fr3e fr3e" in script
-    if shell == "bash":
-        ask = 'COMP_WORDS=(fr3e {0}); COMP_CWORD={1}; _fr3e; echo "${{COMPREPLY[@]}}"'
-        complete = lambda words, place: subprocess.run(
-            ["bash", "-c", f"{script}\n{ask.format(words, place)}"], capture_output=True, text=True, check=True
-        ).stdout.split()
-        assert complete("interv", 1) == ["intervene"]
-        assert complete("train configs/demo_fr3e.yaml explore.num_an", 3) == ["explore.num_anchors="]
-        assert "explore" in complete("help expl", 2)
-
-
-def test_completion_for_another_shell_is_refused(capsys):
-    assert main(["completion", "fish"]) == 2
-    assert "expected bash or zsh" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_example_of_a_verb_names_recipes_that_exist(capsys, verb):
     assert main([verb, "--help"]) == 0

@@ -140,8 +140,6 @@ MISTAKES = [
     ("plan demo --topology h100", "'h100' cannot be read", "expected CHIP:SHAPE like v5e:8x8"),
     ("plan demo --mesh 8x8", "--topology", "`fr3e plan --help` shows the usage"),
     ("help explor", "explor is not a setting", "nearest: explore"),
-    ("completion fish", "found fish", "expected bash or zsh"),
-    ("methods --write nowhere/page.md", "nowhere/page.md", "name a page that exists"),
 ]
 
 

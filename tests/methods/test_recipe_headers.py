@@ -165,15 +165,6 @@ def test_without_configs_the_command_says_where_it_looked(tmp_path, monkeypatch,
     assert "run this command in a checkout" in message
 
 
-def test_the_page_shows_the_catalogue(tmp_path):
-    page = tmp_path / "methods.md"
-    page.write_text((ROOT / "docs" / "users" / "methods.md").read_text())
-    assert main(["methods", "--write", str(page)]) == 0
-    assert page.read_text() == (ROOT / "docs" / "users" / "methods.md").read_text(), (
-        "fr3e methods --write docs/users/methods.md"
-    )
-
-
 def test_the_pages_variants_are_settings_of_their_recipes():
     page = (ROOT / "docs" / "users" / "methods.md").read_text()
     rows = [line.split(" | ") for line in page.partition("## Variants")[2].partition("## ")[0].splitlines()[6:] if line]
@@ -182,15 +173,6 @@ def test_the_pages_variants_are_settings_of_their_recipes():
             recipe = re.findall(r"`(\w+)`", recipes)[0]
             assert load_config(recipe, variant.split(" ")) != load_config(recipe), variant
     assert len(rows) > 10
-
-
-def test_a_page_without_markers_is_left_alone(tmp_path, capsys):
-    page = tmp_path / "page.md"
-    begin, end = "<!-- table: fr3e methods --write -->\n", "<!-- end of the table -->\n"
-    for text in ("no table", end + begin, begin * 2 + end):
-        page.write_text(text)
-        assert main(["methods", "--write", str(page)]) == 2
-        assert "once each, in this order; add them" in capsys.readouterr().err and page.read_text() == text
 
 
 def test_every_shipped_recipe_is_in_the_catalogue():

@@ -147,20 +147,6 @@ def test_no_name_has_two_rows():
     assert len(set(ROWS)) == len(ROWS)
 
 
-def test_the_page_is_current(tmp_path):
-    page = tmp_path / "metrics.md"
-    page.write_text(PAGE.read_text())
-    assert main(["metrics", "--write", str(page)]) == 0
-    assert page.read_text() == PAGE.read_text(), "run fr3e metrics --write docs/users/metrics.md"
-
-
-def test_a_page_without_markers_is_refused_and_stays_as_it_is(tmp_path, capsys):
-    page = tmp_path / "metrics.md"
-    page.write_text("# Metrics\n")
-    assert main(["metrics", "--write", str(page)]) == 2
-    assert "add them" in capsys.readouterr().err and page.read_text() == "# Metrics\n"
-
-
 def test_the_list_shows_the_metrics_whose_names_have_a_part(capsys):
     assert main(["metrics", "clip/"]) == 0
     shown = capsys.readouterr().out

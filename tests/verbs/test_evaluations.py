@@ -71,11 +71,10 @@ def test_several_checkpoints_and_models_share_a_table_and_none_is_evaluated_twic
     assert printed(capsys, *arguments) == first and len(called) == 4
     printed(capsys, recipe, "--run", str(run), "evaluation.temperature=0.5")
     assert len(called) == 5, "other settings are another evaluation"
-    assert main(["eval", *arguments, "--markdown", str(tmp_path / "t.md"), "--csv", str(tmp_path / "t.csv")]) == 0
+    assert main(["eval", *arguments, "--markdown", str(tmp_path / "t.md")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[0] == "model" and any(line.split()[0] == "greedy" for line in lines)
     assert (tmp_path / "t.md").read_text().count("\n") == 5
-    assert (tmp_path / "t.csv").read_text().splitlines()[1].startswith(f"run step 3,{first[0]['folder']},")
 
 
 @pytest.mark.parametrize("shared", [True, False])
