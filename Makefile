@@ -17,7 +17,7 @@ DOCS := .venv-docs
 GRPO_BESIDE_IT := For comparison, GRPO++ with the same start ends at avg@16 9 to 12 % after as many sampled tokens (five seeds), \
 	and at 19 to 24 % after as many CPU seconds, with 3.3 million tokens (three seeds).
 
-.PHONY: demo test test-slow test-campaign test-all test-8 test-optimised test-parity test-plan libtpu cuda-plan lint types docs lock
+.PHONY: demo test test-slow test-campaign test-long test-8 test-optimised test-parity test-plan libtpu cuda-plan lint types docs lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
@@ -34,9 +34,9 @@ test-slow: $(VENV)/.installed-dev
 test-campaign: $(VENV)/.installed-dev
 	$(PYTEST) -m campaign tests/campaign
 
-# The fast tests, the slow ones and the campaign in one session: they share runs and programs.
-test-all: $(VENV)/.installed-dev
-	$(PYTEST)
+# Both in one session: they share runs and programs.
+test-long: $(VENV)/.installed-dev
+	$(PYTEST) -m "slow or campaign"
 
 # Tests in which optimised code could round differently: sampling with any slots and lanes, shared rows' scores and
 # gradients.
