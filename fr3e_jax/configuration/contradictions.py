@@ -100,7 +100,7 @@ def _unreadable_set(evaluation: EvaluationConfig, names: list[str]) -> str:
     return ""
 
 
-def _reads_cards(task: str) -> bool:
+def reads_files(task: str) -> bool:
     return task == "datasets" or ":" in task  # a user's own task may read any setting
 
 
@@ -141,8 +141,13 @@ RULES: Rules = {
         "nearest: data.order.sft_min_operands={=data.order.num_operands}",
     ),
     "cards_are_read": (
-        lambda c: not _reads_cards(c.data.task) and first_set(c.data, "train", "eval", "weights", "root"),
+        lambda c: not reads_files(c.data.task) and first_set(c.data, "train", "eval", "weights", "root"),
         "data.{} is not read by {data.task}; nearest: data.task=datasets",
+    ),
+    "a_part_of_one_set_is_taken": (
+        lambda c: c.data.train_problems and len(c.data.train) > 1,
+        "{data.train_problems} takes the first problems of one set, but data.train names several; name one, or set "
+        "data.train_problems=0",
     ),
     "cards_name_their_files": (
         lambda c: c.data.task == "datasets" and c.data.path,

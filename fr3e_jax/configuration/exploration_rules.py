@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from fr3e_jax.configuration.contradictions import Rules
+from fr3e_jax.configuration.contradictions import Rules, reads_files
 from fr3e_jax.configuration.schema import TREE_ESTIMATORS, Config, ExploreConfig
 
 
@@ -136,6 +136,16 @@ TRAINING_RULES: Rules = {
         lambda c: c.rollout.replay_share and _without_plain_groups(c),
         "{rollout.replay_share} puts an earlier success into the group of its prompt's rollouts, which {} does not "
         "leave as it is; set {}, or rollout.replay_share=0",
+    ),
+    "allotted_rollouts_are_a_plain_group": (
+        lambda c: c.rollout.allocation == "knapsack" and _without_plain_groups(c),
+        "{rollout.allocation} divides the rollouts of whole groups among prompts, which {} does not leave as they are; "
+        "set {}, or rollout.allocation=uniform",
+    ),
+    "estimated_problems_come_again": (
+        lambda c: c.rollout.allocation == "knapsack" and not c.data.train_problems and not reads_files(c.data.task),
+        "{rollout.allocation} reads the success rates of problems that were sampled before, and {data.task} has no end "
+        "of new ones; set data.train_problems=1024, or rollout.allocation=uniform",
     ),
     "a_hard_prompt_has_a_success": (
         lambda c: c.returns.size and _rate_of_one_success(c.returns.max_success_rate, c.rollout.rollouts_per_prompt),

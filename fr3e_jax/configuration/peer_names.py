@@ -11,6 +11,7 @@ NAMES_OF: dict[tuple[str, ...], str] = {
         "max_completion_length max_response_length max_new_tokens max_tokens total_generation_steps"
     ),
     ("data.max_prompt_tokens",): "max_prompt_length",
+    ("data.train_problems",): "train_max_samples max_train_samples",
     ("training.batch_rollouts", "training.micro_batch_tokens"): "per_device_train_batch_size",
     ("training.batch_rollouts", "rollout.prompts_per_round"): "train_batch_size",
     ("rollout.prompts_per_round",): "generation_batch_size",

@@ -85,6 +85,7 @@ class DataConfig:
     development_share: float = option(
         0.0, "share of each training card that is kept from training for evaluation.split=development", ge=0, lt=1
     )
+    train_problems: int = option(0, "train on the first so many problems, again and again; 0: on all", ge=0)
     max_prompt_tokens: int = option(64, "longer prompts are dropped and counted, never cut", ge=1)
     order: OrderConfig = field(default_factory=OrderConfig)
     lock: LockConfig = field(default_factory=LockConfig)
@@ -119,6 +120,11 @@ class RolloutConfig:
         "most rounds of N base rollouts of a prompt; there are more while fewer than N/2 are right or wrong, and N of "
         "all train, half of them right where there are as many (Reinforce-Ada)",
         ge=1,
+    )
+    allocation: Literal["uniform", "knapsack"] = option(
+        "uniform",
+        "base rollouts of each prompt: N, or N on average, more where they are expected to teach more by the running "
+        "success rate of the problem (Knapsack RL)",
     )
     replay_share: float = option(
         0.0,

@@ -135,9 +135,8 @@ def return_and_explore(
     config, explore, step = session.config, session.config.explore, state.step
     with stages.stage("first return"):
         prompts, rounds = _next_prompts(session, state, stages, missing)
-        groups = first_return(
-            session, policy, step, prompts, state.replay.successes_of(prompts)
-        )  # sampled, graded, degenerate prompts rejected
+        replayed, counts = state.replay.successes_of(prompts), state.success_rates.rollouts(prompts, config.rollout)
+        groups = first_return(session, policy, step, prompts, replayed, counts)  # sampled, graded, degenerate rejected
         session.grader.check((o for group in groups for o in group.outcomes), "of a round of prompts")
         accepted = [group for group in groups if group.kept]
         trunks = base_trunks(config, step, accepted) if explore.train_base or not explore.enabled else []
@@ -152,6 +151,8 @@ def return_and_explore(
     batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)
     state.kept_bases.add(step, groups, credited)
     state.replay.observe(step, groups)
+    if config.rollout.allocation != "uniform":
+        state.success_rates.observe(groups)
     for group in groups:
         group.trunks.clear()  # no later stage reads the caches of these weights
     batch.groups += groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -32,6 +32,7 @@ def first_return(
     step: int,
     prompts: list[Prompt],
     replayed: Mapping[int, TrainingBranch] = MappingProxyType({}),
+    counts: Sequence[int] | None = None,
 ) -> list[PromptGroup]:
     """Sample and grade the base rollouts of ``prompts``, reject prompts without signal, choose the bases to expand.
 
@@ -39,17 +40,21 @@ def first_return(
     balanced part of each group trains. (Reinforce-Ada, Xiong et al. 2025.) The groups have the order of ``prompts``.
 
     ``replayed``: earlier successes by position, each of which takes the place of a rollout (`fr3e_jax.loop.replay`).
+    ``counts``: rollouts of each prompt; None: ``rollouts_per_prompt``.
     """
-    rollout = session.config.rollout
-    groups = _round_of_groups(session, params, step, prompts, replayed=replayed)
+    rollout, count = session.config.rollout, session.config.rollout.rollouts_per_prompt
+    counts = [count] * len(prompts) if counts is None else counts
+    fresh = [n - (prompt.position in replayed) for n, prompt in zip(counts, prompts, strict=True)]
+    groups = _round_of_groups(session, params, base_requests(session, step, prompts, fresh), step, prompts, replayed)
     if rollout.sampling_rounds == 1:
         return groups
-    count = rollout.rollouts_per_prompt
     for number in range(1, rollout.sampling_rounds):
         lacking = [n for n, group in enumerate(groups) if not has_both_kinds(group.right, count)]
         if not lacking:
             break
-        again = _round_of_groups(session, params, step, [prompts[n] for n in lacking], number * count)
+        once_more = [prompts[n] for n in lacking]
+        requests = base_requests(session, step, once_more, first=number * count)
+        again = _round_of_groups(session, params, requests, step, once_more)
         for n, group in zip(lacking, again, strict=True):
             groups[n] = _joined(session.config, groups[n], group)
     for group in groups:
@@ -77,17 +82,17 @@ def _has_signal(config: Config, group: PromptGroup) -> bool:
 def _round_of_groups(
     session: Session,
     params: Params,
+    requests: list[TrunkRequest],
     step: int,
     prompts: list[Prompt],
-    first: int = 0,
     replayed: Mapping[int, TrainingBranch] = MappingProxyType({}),
 ) -> list[PromptGroup]:
-    """The prompts' groups of a round of rollouts, whose numbers begin with ``first``.
+    """The prompts' groups of one round of rollouts.
 
     Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict arrives:
     only the caches of chosen bases are kept.
     """
-    config, requests = session.config, base_requests(session, step, prompts, first, replayed)
+    config = session.config
     groups: dict[int, PromptGroup] = {}
     nothing = np.zeros(0, np.int32)
     grading = Grading(session.grader, lambda index, _: (prompts[index].problem, nothing))
@@ -120,18 +125,23 @@ def _round_of_groups(
 
 
 def base_requests(
-    session: Session, step: int, prompts: list[Prompt], first: int = 0, replayed: Container[int] = ()
+    session: Session, step: int, prompts: list[Prompt], counts: Sequence[int] | None = None, first: int = 0
 ) -> list[TrunkRequest]:
-    """A request for each prompt, with ``rollouts_per_prompt`` responses as branches, less one where it is ``replayed``.
+    """A request for each prompt, with responses as branches.
 
-    ``first``: the number of the first.
+    Args:
+      session: the parts of the run.
+      step: names their noise.
+      prompts: the prompts.
+      counts: responses of each; None: ``rollouts_per_prompt``.
+      first: the number of the first.
     """
     r, sampling, requests = session.config.rollout, session.sampling(), []
-    for prompt in prompts:
+    for prompt, count in zip(prompts, counts or [r.rollouts_per_prompt] * len(prompts), strict=True):
         fork = len(prompt.token_ids)
         branches = [
             Branch(fork, (BASE, step, prompt.position, n), r.max_response_tokens, sampling)
-            for n in range(first, first + r.rollouts_per_prompt - (prompt.position in replayed))
+            for n in range(first, first + count)
         ]
         requests.append(TrunkRequest(prompt.token_ids, branches, prompt.problem))
     return requests

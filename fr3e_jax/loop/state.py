@@ -13,6 +13,7 @@ from fr3e_jax.learning.reference import ReferenceResets
 from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.replay import Replay
 from fr3e_jax.loop.round_size import Yield
+from fr3e_jax.loop.success_rates import SuccessRates
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.train_programs import TrainPrograms
 from fr3e_jax.runs.ledger import TokenLedger
@@ -63,6 +64,7 @@ class TrainingState(Progress):
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
     yields: Yield = field(default_factory=Yield)
     replay: Replay = field(default_factory=Replay)
+    success_rates: SuccessRates = field(default_factory=SuccessRates)
     resets: ReferenceResets = field(default_factory=ReferenceResets)
 
     def host_state(self, opened: OpenedRun) -> dict[str, Any]:
@@ -71,6 +73,7 @@ class TrainingState(Progress):
             "kept_bases": self.kept_bases.state_dict(),
             "yields": asdict(self.yields),
             "replay": self.replay.state_dict(),
+            "success_rates": dict(self.success_rates.counts),
             "reference_resets": asdict(self.resets),
             "stream": self.prompts.state_dict(),
         }
@@ -86,6 +89,7 @@ class TrainingState(Progress):
         self.yields = Yield(**host["yields"])
         if "replay" in host:  # the state of an older run lacks it
             self.replay.load_state_dict(host["replay"])
+        self.success_rates = SuccessRates(host.get("success_rates", {}))
         self.resets = ReferenceResets(**host["reference_resets"])
 
 

@@ -73,7 +73,10 @@ class Session:
     def prompt_stream(self) -> PromptStream:
         """A fresh stream of the training prompts."""
         data = self.config.data
-        return PromptStream(self.task.problems("train"), data.seed, self.texts.prompt_ids, data.max_prompt_tokens)
+        problems = self.task.problems("train")
+        if data.train_problems:
+            problems = [problems[n] for n in range(min(data.train_problems, len(problems)))]
+        return PromptStream(problems, data.seed, self.texts.prompt_ids, data.max_prompt_tokens)
 
     def sampling(self) -> Sampling:
         """Sampling settings of base and explored rollouts."""

@@ -94,6 +94,20 @@ CASES = {
         "rollout.replay_share=0.5 advantage.base_estimator=gae explore.enabled=false",
         "advantage.base_estimator=grpo",
     ),
+    "allotted_rollouts_are_a_plain_group": (
+        "rollout.allocation=knapsack rollout.sampling_rounds=2 data.train_problems=64 explore.enabled=false",
+        "rollout.sampling_rounds=1",
+    ),
+    "estimated_problems_come_again": (
+        "rollout.allocation=knapsack explore.enabled=false",
+        "data.train_problems=64",
+        "set data.train_problems=1024",
+    ),
+    "a_part_of_one_set_is_taken": (
+        "data.train_problems=64 data.task=datasets data.train=[gsm8k,math_train] data.eval=[gsm8k]",
+        "data.train=[gsm8k]",
+        "name one",
+    ),
     "a_hard_prompt_has_a_success": ("rollout.rollouts_per_prompt=3 returns.size=8", "returns.max_success_rate=0.3334"),
     "state_group_has_a_baseline": ("explore.rollouts_per_state=1", "explore.rollouts_per_state=2"),
     "exploration_expands_something": ("explore.max_correct=0 explore.max_wrong=0", "explore.enabled=false"),

@@ -66,8 +66,9 @@ def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny_run, session, f
 
 
 @pytest.mark.slow
-def test_replayed_successes_are_part_of_a_checkpoint(tmp_path, tiny_run):
+def test_replayed_successes_and_success_rates_are_part_of_a_checkpoint(tmp_path, tiny_run):
     settings = {"explore__enabled": False, "rollout__replay_share": 0.5, "loss__importance_cap": 2.0}
+    settings |= {"rollout__allocation": "knapsack", "data__train_problems": 3}
     settings |= {"training__batch_rollouts": 8, "evaluation__every": 1, "checkpoint__keep_last": 9}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train(tiny_run.config(training__max_steps=3, **settings), whole) == 0
@@ -75,9 +76,10 @@ def test_replayed_successes_are_part_of_a_checkpoint(tmp_path, tiny_run):
     assert train(tiny_run.config(training__max_steps=3, **settings), parts, resume=True) == 0
     assert_same_run(parts, whole, open_session(tiny_run.config(**settings)))
     with reader(whole) as checkpoints:
-        assert checkpoints.host_state(1)["replay"]["successes"]
+        assert checkpoints.host_state(1)["replay"]["successes"] and checkpoints.host_state(1)["success_rates"]
     steps = [record for record in read_metrics(whole / "metrics.jsonl") if record["kind"] == "train"]
     assert steps[-1]["replay/asked"] > 0 and steps[-1]["logprob_gap/max"] > 0.01, "old log-probs are not those of now"
+    assert any(record.get("prompts/most_rollouts", 0) > 4 for record in steps), "more than rollouts_per_prompt"
 
 
 def test_sigterm_in_the_last_step_does_not_wait_for_the_last_evaluation(tmp_path, tiny_run, monkeypatch):

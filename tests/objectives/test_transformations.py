@@ -24,7 +24,7 @@ FUNCTIONS = {
     if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
 }
 HOST_ONLY = {"pass_at_k", "avg_at_k", "n_gram_redundancy", "whitening", "is_degenerate"}
-HOST_ONLY |= {"has_both_kinds", "balanced_group"}  # NumPy
+HOST_ONLY |= {"has_both_kinds", "balanced_group", "knapsack_rollouts"}  # NumPy
 HOST_ONLY |= {"aggregation_denominator", "token_divisors"}  # arithmetic on counts, of NumPy arrays too
 HOST_ONLY |= {"intervention", "read_group", "highest", "replaceable", "probed_depths", "crossing_depth"}  # NumPy
 RNG = np.random.default_rng(0)
