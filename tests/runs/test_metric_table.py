@@ -17,6 +17,7 @@ import pytest
 from fr3e_jax.cli import main
 from fr3e_jax.configuration.options import configured_call
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
+from fr3e_jax.data.stream import SAVED
 from fr3e_jax.objectives.shaping_steps import Tokens, apply_steps
 from fr3e_jax.runs import declared_metrics
 from fr3e_jax.runs.compilation import Compilations
@@ -35,6 +36,7 @@ WRITERS = [
     *(PACKAGE / "loop").glob("*.py"),
     *(PACKAGE / "learning").glob("*.py"),
     *sorted((PACKAGE / "verbs" / "supervised").glob("*.py")),
+    PACKAGE / "data" / "stream.py",
     PACKAGE / "runs" / "ledger.py",
     PACKAGE / "session" / "grading.py",
     *(PACKAGE / "rollouts" / name for name in ("toolbox.py", "episode.py")),
@@ -86,6 +88,7 @@ def stages() -> set[str]:
 
 
 FAMILIES = {
+    "data/{}": SAVED[1:],
     "verifier/{}": get_args(Outcome),
     "seconds/{}": stages(),
     "tokens/{}": COUNTERS,
