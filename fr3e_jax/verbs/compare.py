@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from fr3e_jax.cli.arguments import number, on_this_machine, write_output
 from fr3e_jax.cli.parser import Verb
@@ -108,7 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     files = {name: target for name, target in targets.items() if target != STDOUT}
     for name, target in files.items():
-        write_output(target, makers[name](comparison))
+        folder = Path(target).expanduser().parent
+        write_output(target, _page(comparison, folder) if name == "page" else makers[name](comparison))
     if to_stdout:
         sys.stdout.write(makers[to_stdout[0]](comparison))
     else:
@@ -145,10 +147,10 @@ def _json(comparison: Comparison) -> str:
     return json.dumps(as_json(comparison), indent=2, allow_nan=False) + "\n"
 
 
-def _page(comparison: Comparison) -> str:
+def _page(comparison: Comparison, folder: Path | None = None) -> str:
     from fr3e_jax.studies.reports.comparison_page import comparison_page
 
-    return comparison_page(comparison)
+    return comparison_page(comparison, folder)
 
 
 VERB = Verb("fr3e compare runs/sweep-demo-20250101-120000 --page comparison.html", declare, run, recipe=False)

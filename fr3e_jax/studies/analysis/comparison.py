@@ -153,7 +153,7 @@ class Comparison:
 
     def _over_problems(self, group: RunGroup, metric: str) -> tuple[tuple[float, float] | None, int]:
         runs = [*group.runs, *self.baseline.runs]
-        scores = {id(run): self._problem_scores.get(id(run), {}).get(metric) for run in runs}
+        scores = {id(run): self.problem_scores.get(id(run), {}).get(metric) for run in runs}
         pairs = [
             (ours, theirs)
             for run in group.runs
@@ -166,7 +166,7 @@ class Comparison:
         return interval_over_problems(differences, seed=self.seed), sum(map(len, differences))
 
     @cached_property
-    def _problem_scores(self) -> dict[int, dict[str, ProblemScores]]:
+    def problem_scores(self) -> dict[int, dict[str, ProblemScores]]:
         """By run: the scores of the problems at the last evaluation, for runs that stored its samples."""
         scores = {}
         for group in self.groups:

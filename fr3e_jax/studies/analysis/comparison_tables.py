@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fr3e_jax.configuration.provenance import NO_GIT
 from fr3e_jax.studies.analysis.comparison import REACH_AXES, Comparison, Spread, axes_of
 from fr3e_jax.studies.analysis.figure import TextTable
+from fr3e_jax.studies.analysis.problem_by_problem import problem_table
 from fr3e_jax.studies.analysis.run_curves import ALL_RIGHT, ALL_WRONG, AXES, WASTED
 from fr3e_jax.studies.analysis.run_groups import ComparedRun, RunGroup, shown
 
@@ -22,7 +23,16 @@ _SHORT = {
 
 def tables(comparison: Comparison) -> list[TextTable]:
     """All tables that have content, in the order of reading."""
-    makers = (final_table, difference_table, reach_table, cost_table, sets_table, settings_table, runs_table)
+    makers = (
+        final_table,
+        difference_table,
+        problem_table,
+        reach_table,
+        cost_table,
+        sets_table,
+        settings_table,
+        runs_table,
+    )
     return [table for make in makers if (table := make(comparison)) is not None]
 
 

@@ -23,7 +23,7 @@ from fr3e_jax.studies.analysis.run_curves import RunCurves, run_curves
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 SWEEP_FILE = "sweep.json"
-LONGEST_LABEL = 44  # characters of a label made of settings, where the recipes' names tell the groups apart, too
+LONGEST_LABEL = 44  # characters of a label made of settings
 _BOOKKEEPING = {"name", "seed", "evaluation.every"}
 
 
@@ -221,7 +221,7 @@ def group_runs(
     Args:
       runs: the runs to group.
       by: settings that alone make the groups; empty: all of `method_settings`.
-      labels: names of the groups, in their order; empty: the settings in which they differ, or else the recipes' names.
+      labels: names of the groups, in their order; empty: the recipes' names, or the settings in which they differ.
 
     Raises:
       ConfigError: no run has a setting of ``by``, or there are other numbers of labels and groups.
@@ -237,24 +237,30 @@ def group_runs(
     if labels and (len(labels) != len(groups) or len(set(labels)) < len(labels)):
         raise ConfigError(
             f"--label: found {len(labels)} labels ({', '.join(labels)}), expected {len(groups)} different ones, one "
-            f"for each group in this order: {', '.join(_labels(groups, names))}"
+            f"for each group in this order: {', '.join(_labels(groups, names, by=bool(by)))}"
         )
-    named = zip(labels or _labels(groups, names), groups, strict=True)
+    named = zip(labels or _labels(groups, names, by=bool(by)), groups, strict=True)
     return [RunGroup(label, sorted(group, key=lambda run: (run.seed, run.name))) for label, group in named], names
 
 
-def _labels(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str]) -> list[str]:
-    """Labels, all different: settings if they are short, else the recipes' names if each group has one, else settings.
+def _labels(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str], *, by: bool) -> list[str]:
+    """Labels, all different: the recipes' names if each group has one of its own, else settings if they are short.
 
-    The section of a setting is left out where the last part of its name is one of its kind.
+    Long settings are in the table of settings; the labels are then the recipes' names with numbers. The section of a
+    setting is left out where the last part of its name is one of its kind. ``by``: the user named the settings.
     """
     recipes = [" ".join(sorted({str(run.settings.get("name")) for run in group})) for group in groups]
-    if len(groups) == 1:
+    single = all(len({str(run.settings.get("name")) for run in group}) == 1 for group in groups)
+    if len(groups) == 1 or (not by and single and len(set(recipes)) == len(groups)):
         return recipes
     ends = [name.rpartition(".")[2] for name in names]
     short = [end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
     rows = [[shown(group[0].settings.get(name)) for name in names] for group in groups]
     labels = [" ".join(f"{name}={value}" for name, value in zip(short, row, strict=True)) for row in rows]
-    if max(map(len, labels)) > LONGEST_LABEL and len(set(recipes)) == len(groups):
-        return recipes
-    return labels
+    if by:
+        return labels
+    if max(map(len, labels)) > LONGEST_LABEL:
+        labels = [str(n) for n in range(1, len(groups) + 1)]
+    elif not single or len(set(recipes)) == 1:
+        return labels
+    return [f"{recipe} {label}" for recipe, label in zip(recipes, labels, strict=True)]

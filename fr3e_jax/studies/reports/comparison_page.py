@@ -1,39 +1,63 @@
-"""The page of a comparison: the flags, one chart of a metric over what the runs spent, and all tables."""
+"""The page of a comparison: the flags, one chart of a metric over what the runs spent, the tables, and the problems."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from fr3e_jax.studies.analysis.comparison import Comparison, axes_of, interval_of_curves
 from fr3e_jax.studies.analysis.comparison_tables import tables
 from fr3e_jax.studies.analysis.finding_content import finding_fields
+from fr3e_jax.studies.analysis.problem_by_problem import side_by_side
 from fr3e_jax.studies.analysis.run_curves import metric_label
 from fr3e_jax.studies.reports.embedding import embed, significant
 from fr3e_jax.studies.reports.page import DRAWING_SCRIPTS, assemble
+from fr3e_jax.studies.reports.run_page import NAME
+
+PROBLEM_CHARACTERS = 6_000_000
+"""Of all questions and answers side by side; compressed they take about a fifth."""
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """The whole page. It loads nothing, and the texts of runs reach it as data only."""
+def comparison_page(comparison: Comparison, folder: Path | None = None) -> str:
+    """The whole page. It loads nothing, and the texts of runs reach it as data only.
+
+    ``folder`` is where the page will lie; the links to the runs' reports start there. None: there are no links.
+    """
     title = " · ".join(group.label for group in comparison.groups)
-    scripts = [*DRAWING_SCRIPTS, "page/comparison.js"]
-    return assemble(f"Comparison: {title}", scripts=scripts, data={"main": embed(page_content(comparison))})
+    scripts = [*DRAWING_SCRIPTS, "page/lists.js", "page/comparison.js"]
+    data = {"main": embed(page_content(comparison, folder))}
+    return assemble(f"Comparison: {title}", scripts=scripts, data=data)
 
 
-def page_content(comparison: Comparison) -> dict[str, Any]:
-    """The data that the page draws: flags, groups, tables, and each metric on each axis with its bands."""
+def page_content(comparison: Comparison, folder: Path | None = None) -> dict[str, Any]:
+    """The data that the page draws: flags, groups, tables, each metric on each axis with its bands, and problems."""
     metrics = [*comparison.evaluation_metrics, *comparison.training_metrics]
     axes = axes_of(comparison)
     return {
         "flags": [{"kind": flag.kind, "text": flag.text} for flag in comparison.flags],
         "groups": [{"label": group.label, "runs": len(group.runs)} for group in comparison.groups],
+        "reports": [
+            (run.name, _address(report, folder))
+            for group in comparison.groups
+            for run in group.runs
+            if folder is not None and (report := run.run.directory.path / NAME).is_file()
+        ],
         "axes": list(axes.items()),
         "metrics": [(name, metric_label(name)) for name in metrics],
         "metric": comparison.metric,
         "curves": {name: {axis: _curves(comparison, name, axis) for axis in axes} for name in metrics},
         "tables": [finding_fields(table) for table in tables(comparison)],
+        "problems": side_by_side(comparison, PROBLEM_CHARACTERS),
     }
+
+
+def _address(path: Path, folder: Path) -> str:
+    """A relative address of a file; it begins with a dot, so that no name of a run is read as a scheme."""
+    return "./" + quote(Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix())
 
 
 def _curves(comparison: Comparison, metric: str, axis: str) -> dict[str, Any]:

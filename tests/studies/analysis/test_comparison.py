@@ -12,6 +12,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.studies.analysis import comparison_content, comparison_tables
 from fr3e_jax.studies.analysis.bootstrap import interval_of_mean, interval_over_problems
 from fr3e_jax.studies.analysis.comparison import compare, interval_of_curves
+from fr3e_jax.studies.analysis.problem_by_problem import mcnemar
 from fr3e_jax.studies.analysis.run_groups import collect
 from fr3e_jax.studies.reports.comparison_page import page_content
 
@@ -204,3 +205,10 @@ def test_markdown_shows_hostile_names_as_text(tmp_path):
     text = comparison_content.as_markdown(compare(collect(runs), labels=[name, "b"]))
     assert "<img" not in text.replace("\\<img", "") and "\x1b" not in text and r"a\|\<img src=x\>" in text
     assert "**Before you compare:**" in text and "- **budget**: " in text
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "p"), [(0, 0, 1.0), (1, 0, 1.0), (5, 5, 1.0), (6, 0, 2 / 64), (1, 5, 14 / 64)]
+)
+def test_mcnemar_is_the_two_sided_binomial_of_the_discordant_problems(only_first, only_second, p):
+    assert mcnemar(only_first, only_second) == mcnemar(only_second, only_first) == pytest.approx(p)

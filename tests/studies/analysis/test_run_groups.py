@@ -37,17 +37,27 @@ def test_names_of_settings_are_whole_where_their_last_part_is_ambiguous(tmp_path
 MANY = ["explore.num_anchors=2", "explore.rollouts_per_state=2", "rollout.prompts_per_round=3", "training.epochs=2"]
 
 
-def test_many_settings_are_labelled_by_recipe_if_each_group_has_another(tmp_path):
-    def runs(folder, *names):
-        settings = [[], MANY, [*MANY, "explore.num_anchors=9"]]
+def test_groups_carry_the_names_of_their_recipes(tmp_path):
+    def runs(folder, *recipes):
         return [
             made_up_run(tmp_path / folder / f"run{i}", settings=[*more, f"name={name}"], training=STEPS)
-            for i, (name, more) in enumerate(zip(names, settings, strict=True))
+            for i, (name, more) in enumerate(recipes)
         ]
 
-    assert list(labels(runs("recipes", "fr3e", "grpo", "tree"))[0]) == ["fr3e", "grpo", "tree"]
-    first, *_ = labels(runs("same", "x", "x", "x"))[0]
-    assert first == "num_anchors=4 rollouts_per_state=8 prompts_per_round=32 epochs=1"
+    two = ["explore.num_anchors=2"]
+    for folder, recipes, expected in (
+        ("apart", [("fr3e", []), ("grpo", MANY)], ["fr3e", "grpo"]),
+        ("short", [("fr3e", []), ("grpo", two)], ["fr3e", "grpo"]),
+        ("same", [("x", []), ("x", two)], ["num_anchors=4", "num_anchors=2"]),
+        ("long", [("x", []), ("x", MANY)], ["x 1", "x 2"]),
+        ("twice", [("x", []), ("x", two), ("y", MANY)], ["x 1", "x 2", "y 3"]),
+        (
+            "some",
+            [("x", []), ("x", two), ("y", ["explore.num_anchors=9"])],
+            [f"{n}" for n in ("x num_anchors=4", "x num_anchors=2", "y num_anchors=9")],
+        ),
+    ):
+        assert list(labels(runs(folder, *recipes))[0]) == expected
 
 
 def test_given_keys_and_labels_win(tmp_path):

@@ -16,8 +16,11 @@ from reported_runs import LONG_QUESTION, STEPS, write_long_run, write_reported_r
 
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.studies.analysis.catalogue import findings
+from fr3e_jax.studies.analysis.comparison import compare
 from fr3e_jax.studies.analysis.figure import Figure, HeatMap, Series, TextTable
+from fr3e_jax.studies.analysis.run_groups import collect
 from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.reports.comparison_page import comparison_page
 from fr3e_jax.studies.reports.rollout_trees import DECIMALS
 from fr3e_jax.studies.reports.run_page import run_page
 from fr3e_jax.studies.reports.server import LivePage, make_server
@@ -158,7 +161,7 @@ def test_first_screen_says_what_happened_and_leads_to_what_is_wrong(browser, mad
         assert page.locator('.headline dd[data-fact="sampled tokens"]').inner_text() == "3,000"
         page.get_by_label("look at").get_by_role("button", name="6 responses have no verdict").click()
         assert page.locator("#view-prompts").get_by_label("filter").input_value() == "trouble"
-        assert page.locator(".list li").count() == STEPS
+        assert page.locator("#view-prompts .list li").count() == STEPS
         page.get_by_role("tab", name="Curves").click()
         page.get_by_label("look at").get_by_role("button", name="the learning rate is 0").click()
         assert page.locator(".chart.pointed h3").inner_text() == "learning_rate (rate)"
@@ -179,6 +182,9 @@ def test_every_family_of_metrics_has_a_chart_with_gaps_over_each_axis(browser, m
         held_out = page.locator(".chart", has=page.get_by_role("heading", name="Held-out problems"))
         assert held_out.evaluate(plotted)[0][0] == [0, 3000]
         page.get_by_label("find a metric").fill("DEPTH")
+        assert page.url.endswith("#view=curves&axis=sampled_tokens&search=DEPTH")
+        page.reload()
+        page.wait_for_selector("html[data-ready=yes]")
         assert page.locator(".chart h3").all_inner_texts() == ["returns/depth (share)"]
 
 
@@ -545,6 +551,39 @@ def test_a_comparison_tells_the_numbers_of_the_runs_and_shows_a_hostile_name_as_
         flags = page.get_by_label("before you compare").locator("li").all_inner_texts()
         assert len(flags) == 2 and "is interrupted at step 3" in flags[0]
         assert page.locator("img").count() == 0 and page.title().startswith("Comparison:")
+
+
+def test_a_comparison_shows_who_solves_what_and_links_the_reports(browser, tmp_path):
+    """The baseline, with 4 anchors, solves places 0 to 3 with seed 0; the other group solves 0 and 1."""
+    with Shown(browser, write_comparison_page(tmp_path, ["four", "two"])) as shown:
+        page = shown.page
+        (cells,) = (row for row in page.locator("#figure-problems tbody tr").all_inner_texts() if "\t0\t" in row[:6])
+        assert cells.split("\t") == ["two", "0", "2", "2", "0", "1", "0.5"]
+        links = page.locator("header a")
+        assert links.all_inner_texts() == ["4-0", "4-1", "2-0", "2-1"]
+        assert links.first.get_attribute("href") == "./runs/4-0/report.html"
+        listed = page.locator(".list li")
+        page.get_by_label("filter").select_option("only-0")
+        assert listed.count() == 2
+        listed.first.get_by_role("button").click()
+        assert "right" in page.get_by_label("answer of four").inner_text()
+        assert "wrong" in page.get_by_label("answer of two").inner_text()
+        page.get_by_label("search").fill("no such words")
+        assert listed.count() == 0
+
+
+def test_four_warnings_stand_before_the_curve_and_the_others_are_folded(browser, tmp_path):
+    file = write_comparison_page(tmp_path, ["four", "two"])
+    for run in (tmp_path / "runs").iterdir():
+        (run / "provenance.json").unlink()
+        (run / "config.step_2.yaml").write_text("")
+    file.write_text(comparison_page(compare(collect([tmp_path / "runs"]))), encoding="utf-8")
+    with Shown(browser, file, width=400) as shown:
+        flags = shown.page.get_by_label("before you compare").locator("li")
+        assert flags.count() > 4 and [flag.is_visible() for flag in flags.all()].count(True) == 4
+        shown.page.locator("summary", has_text="more").click()
+        assert flags.last.is_visible()
+        assert shown.page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
 def test_served_page_offers_newer_steps_and_asks_nobody_else(browser, tmp_path):

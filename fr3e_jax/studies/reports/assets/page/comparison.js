@@ -1,4 +1,5 @@
-// The page of a comparison: why runs may not compare, one chart of a metric over what the runs spent, and the tables.
+// The page of a comparison: why runs may not compare, one chart of a metric over what the runs spent, the tables, and
+// the problems one by one.
 
 let page = null;
 const BANDS = [
@@ -6,6 +7,7 @@ const BANDS = [
   ['interval', 'bootstrap 95 % of the mean'],
   ['none', 'none'],
 ];
+const FLAGS_SHOWN = 4;
 
 async function start() {
   page = await unpack('main');
@@ -35,6 +37,7 @@ async function start() {
       {},
       rowElement(element('h1', {}, 'Comparison of runs'), themeButton()),
       noteElement(page.groups.map(({label, runs}) => `${visible(label)} (${runs})`).join(' · ')),
+      page.reports.length ? noteElement('Reports: ', page.reports.map(([name, href]) => [element('a', {href}, visible(name)), ' ']).flat()) : null,
     ),
     element(
       'main',
@@ -47,6 +50,7 @@ async function start() {
           'extrapolated. An evaluation after a step stands at the total that was spent up to the end of that step.',
       ),
       page.tables.map(findingPanel),
+      page.problems.length ? problemPanel() : null,
     ),
     element('div', {id: 'tip', hidden: true, role: 'tooltip'}),
   );
@@ -56,16 +60,16 @@ async function start() {
   document.documentElement.dataset.ready = 'yes';
 }
 
+// The gravest warnings stand before the curve, the others are folded.
 function flagPanel() {
+  const lines = page.flags.map(({kind, text}) => element('li', {}, element('b', {}, `${kind}: `), visible(text)));
+  const folded = lines.slice(FLAGS_SHOWN);
   return element(
     'div',
     {class: 'panel flags', 'aria-label': 'before you compare'},
     element('h3', {}, 'Before you compare'),
-    element(
-      'ul',
-      {},
-      page.flags.map(({kind, text}) => element('li', {}, element('b', {}, `${kind}: `), visible(text))),
-    ),
+    element('ul', {}, lines.slice(0, FLAGS_SHOWN)),
+    folded.length ? element('details', {}, element('summary', {}, `${folded.length} more`), element('ul', {}, folded)) : null,
   );
 }
 
@@ -78,5 +82,67 @@ function chosenFigure({metric, axis, band}) {
   });
   return {title: metric, kind: 'lines', x_label: labelOf(page.axes, axis), y_label: labelOf(page.metrics, metric), series};
 }
+
+// Who solves which problem, and the answers of the groups side by side.
+function problemPanel() {
+  const solvers = (problem) => problem.answers.filter((answer) => answer?.solved).length;
+  const answered = (problem) => problem.answers.filter((answer) => answer).length;
+  const place = element('div', {class: 'panel', 'aria-label': 'answers'});
+  const open = (problem) => {
+    problems.chosen = problem;
+    markChosen(problems);
+    replace(
+      place,
+      element('h3', {}, visible(problem.name)),
+      element('p', {class: 'text question', 'aria-label': 'question'}, visible(problem.question)),
+      problem.gold ? element('p', {}, 'gold answer: ', element('b', {class: 'text'}, visible(problem.gold))) : null,
+      element('div', {class: 'beside'}, problem.answers.map((answer, i) => answer && answerElement(page.groups[i].label, answer))),
+    );
+  };
+  const problems = makeList({
+    label: 'problems',
+    items: page.problems,
+    placeholder: 'words of question or answer',
+    filters: [
+      ['all', 'all problems', () => true],
+      ['differ', 'some groups solve it', (one) => solvers(one) > 0 && solvers(one) < answered(one)],
+      ...page.groups.map(({label}, i) => [
+        `only-${i}`,
+        `only ${shortened(label, 30)}`,
+        (one) => one.answers[i]?.solved && solvers(one) === 1,
+      ]),
+      ['each', 'each group solves it', (one) => solvers(one) === answered(one)],
+      ['none', 'no group solves it', (one) => solvers(one) === 0],
+    ],
+    orders: [['stored', 'those that differ first', () => 0]],
+    ranges: () => ({}),
+    facts: ({name, question, gold, answers}) => [name, question, gold, ...answers.map((one) => one?.response)].join(' '),
+    chunk: () => null,
+    entry: ({name, question, answers}) => [
+      element('span', {class: 'text question'}, shortened(question || name, 120)),
+      element('small', {}, answers.map((one) => (one ? iconElement(OUTCOMES[one.solved ? 'right' : 'wrong']) : '–'))),
+    ],
+    open,
+  });
+  showList(problems);
+  open(problems.shown[0]);
+  const view = element('div', {class: 'prompts'}, problems.node, place);
+  return element('div', {}, element('h2', {}, 'Problem by problem'), noteElement('The last evaluation of one run of each group.'), view);
+}
+
+function answerElement(label, answer) {
+  const outcome = outcomeOf(answer);
+  const share = answer.samples ? `${answer.right} of ${plural(answer.samples, 'sample')} right` : null;
+  return element(
+    'div',
+    {class: 'panel', 'aria-label': `answer of ${visible(label)}`},
+    element('b', {}, visible(label)),
+    rowElement(iconElement(outcome), element('span', {class: `tone ${outcome.tone}`}, outcome.word), share),
+    element('p', {class: 'text'}, visible(answer.response)),
+  );
+}
+
+// The list of problems holds no address.
+function remember() {}
 
 start();

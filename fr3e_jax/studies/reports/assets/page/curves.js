@@ -1,6 +1,11 @@
 // The curves of a run, drawn by uPlot: one chart for each question, then one for each family of further metrics.
 
-const curves = {smoothing: 0, logarithmic: new Map(), axis: 'step', search: ''};
+const CURVE_STATE = [
+  ['axis', 'step'],
+  ['smoothing', 0],
+  ['search', ''],
+];
+const curves = {...Object.fromEntries(CURVE_STATE), logarithmic: new Map()};
 
 function curvesView() {
   const body = element('div', {class: 'charts'});
@@ -8,6 +13,7 @@ function curvesView() {
   const changes = (name) => (event) => {
     curves[name] = event.target.type === 'range' ? Number(event.target.value) : event.target.value;
     draw();
+    remember();
   };
   const view = element(
     'section',
@@ -18,22 +24,19 @@ function curvesView() {
         'label',
         {class: 'row'},
         'over',
-        choice('axis of the curves', page.axes, curves.axis, (name) => {
-          curves.axis = name;
-          draw();
-        }),
+        choice('axis of the curves', page.axes, curves.axis, (name) => changes('axis')({target: {value: name}}), {'data-curves': 'axis'}),
       ),
       element(
         'label',
         {class: 'row'},
         'smoothing',
         element('input', {
-          ...{type: 'range', min: 0, max: 0.95, step: 0.05, value: curves.smoothing, 'aria-label': 'smoothing'},
+          ...{type: 'range', min: 0, max: 0.95, step: 0.05, value: curves.smoothing, 'aria-label': 'smoothing', 'data-curves': 'smoothing'},
           oninput: changes('smoothing'),
         }),
       ),
       element('input', {
-        ...{type: 'search', placeholder: 'find a metric', 'aria-label': 'find a metric', value: curves.search},
+        ...{type: 'search', placeholder: 'find a metric', 'aria-label': 'find a metric', value: curves.search, 'data-curves': 'search'},
         oninput: changes('search'),
       }),
       element(
@@ -48,6 +51,16 @@ function curvesView() {
     body,
   );
   view.drawn = draw;
+  view.state = () => CURVE_STATE.map(([name, usual]) => [name, curves[name] === usual ? null : curves[name]]);
+  view.restore = async (state) => {
+    for (const [name, usual] of CURVE_STATE) {
+      const value = state.get(name) ?? usual;
+      curves[name] = typeof usual === 'number' ? Number(value) : value;
+      view.querySelector(`[data-curves=${name}]`).value = value;
+    }
+    if (!page.axes.some(([name]) => name === curves.axis)) curves.axis = 'step';
+    draw();
+  };
   return view;
 }
 

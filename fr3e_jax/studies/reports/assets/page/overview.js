@@ -63,10 +63,11 @@ function showPlace({view, metric, filter, setting}) {
     settingSearch.value = setting;
     settingSearch.dispatchEvent(new Event('input'));
   }
-  const chart = [...document.querySelectorAll('.chart')].find((node) => node.dataset.metrics.split('\n').includes(metric));
-  for (const node of document.querySelectorAll('.chart.pointed')) node.classList.remove('pointed');
-  chart?.classList.add('pointed');
-  chart?.scrollIntoView({block: 'center'});
+  for (const node of document.querySelectorAll('.chart')) {
+    const pointed = node.dataset.metrics.split('\n').includes(metric);
+    node.classList.toggle('pointed', pointed);
+    if (pointed) node.scrollIntoView({block: 'center'});
+  }
 }
 
 let settingSearch = null;
