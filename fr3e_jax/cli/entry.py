@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from fr3e_jax import __version__
 from fr3e_jax.cli.parser import build_parser, help_width
+from fr3e_jax.cli.tables import fitted
 from fr3e_jax.cli.verb_table import VERBS, load_verb
 from fr3e_jax.configuration import ConfigError, help_text
 from fr3e_jax.configuration.recipe import unknown_setting
@@ -50,11 +51,11 @@ def _complain(text: str) -> None:
 
 def _answer(arguments: list[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]) or arguments == ["help"]:
-        print(overview())
+        print(fitted(overview()))
     elif arguments[:1] == ["--version"]:
         print(f"fr3e_jax {__version__}")
     elif arguments[:1] == ["help"]:
-        print(help_on(arguments[1]))
+        print(fitted(help_on(arguments[1])))
     else:
         return _run_verb(arguments)
     return 0
@@ -78,7 +79,7 @@ def _run_verb(arguments: list[str]) -> int:
 def overview() -> str:
     """The text of `fr3e --help`."""
     verbs = "\n".join(f"  {name:<8} {purpose}" for name, (_, purpose) in VERBS.items())
-    return f"""usage: fr3e {{{",".join(VERBS)}}} RECIPE [key=value ...]
+    return f"""usage: fr3e VERB RECIPE [key=value ...]
 
 Reinforcement learning from verifiable rewards by branching (FR3E and its relatives).
 

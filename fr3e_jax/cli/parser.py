@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from fr3e_jax.cli.tables import fitted
 from fr3e_jax.configuration import ConfigError, short_help
 from fr3e_jax.configuration.peer_names import our_names
 from fr3e_jax.configuration.settings import settings
@@ -50,12 +51,12 @@ class OneLineParser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the help text; argparse's own function hides a failure to do so."""
-        print(self.format_help(), end="", file=file)
+        print(fitted(self.format_help()), end="", file=file)
 
 
 def help_width() -> int:
     """Characters of a line of help: as wide as the terminal, within reason."""
-    return min(max(shutil.get_terminal_size((120, 24)).columns, 90), 160)
+    return min(max(shutil.get_terminal_size((120, 24)).columns, 60), 160)
 
 
 def build_parser(name: str, purpose: str, verb: Verb) -> argparse.ArgumentParser:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
@@ -30,6 +33,25 @@ class TableConsole(Console):
         """The text as it is. Every string that `rich` prints or measures passes here."""
         options.update(markup=False, emoji=False)
         return super().render_str(visible(text, self.encoding), **options)
+
+
+def fitted(text: str) -> str:
+    """The text with lines that fit the terminal, broken at words; as it is where the output is no terminal.
+
+    A broken line goes on below its second column, which at least two spaces set off.
+    """
+    width = shutil.get_terminal_size((0, 0)).columns
+    return "\n".join(_broken(line, width) for line in text.split("\n")) if width else text
+
+
+def _broken(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    lead = re.match(r" *", line)[0]
+    columns = re.match(r" *\S.*?  +(?=\S)", line)
+    indent = columns.end() if columns and columns.end() <= width // 2 else len(lead) + 4
+    pieces = textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(pieces)
 
 
 def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Container[str] | None = None) -> Table:

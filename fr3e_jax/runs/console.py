@@ -49,6 +49,8 @@ SAMPLED_TOKENS = "tokens/sampled_tokens"
 PACE_STEPS = 20  # last steps that tell the pace
 RATES = ("avg", "pass@", "maj@", "greedy")
 """Beginnings of the names of held-out accuracies, a benchmark's name before them or none."""
+FAULTS = ("no_answer", "not_graded", "prompts_too_long", "prompts_unspeakable")
+"""Held-out metrics that should be 0."""
 FILES = (
     ("metrics", "one JSON line per training step and evaluation: rewards, entropy, losses, tokens, seconds"),
     ("summary", "recipe, algorithm, budget spent, and the held-out results before and after"),
@@ -209,6 +211,8 @@ class Console:
         self._show_cell()
         if self._mode == "plain":
             self._write("  ".join([f"step {self._progress()}", *_shown(metrics), f"left {self._time_left()}"]))
+        elif self._live is not None:  # a line of each step stays in the terminal, above the display
+            self._write("  ".join([f"step {self._progress()}", *_shown(metrics)]))
 
     def note(self, text: str) -> None:
         """Print a line, above the live display."""
@@ -217,12 +221,15 @@ class Console:
     def summary(self, before: Mapping[str, float] | None, after: Mapping[str, float], run_dir: RunDirectory) -> None:
         """Print the held-out results before and after, and the files to look at in the run directory.
 
-        Shares (avg, avg@k, pass@k, maj@k, greedy) are in percent, their changes in percentage points.
+        Shares (avg, avg@k, pass@k, maj@k, greedy) are in percent, their changes in percentage points. The means of
+        reward functions follow, and those of ``FAULTS`` that are not 0; the other metrics are in the files.
         """
         rows, before = [("held-out", "before", "after", "change")], before or {}
         for name in after or before:
             old, new = before.get(name), after.get(name)
             share = is_share(name)
+            if not share and not name.startswith("rewards/") and not (name in FAULTS and (new or old)):
+                continue
             # The percent format scales by 100; a change in points is printed without the percent sign.
             value, change = ("{:.1%}", "{:+.1%}") if share else ("{:.3f}", "{:+.3f}")
             difference = _formatted(_change(new, old), change).rstrip("%")
@@ -294,22 +301,16 @@ class Console:
         return str(timedelta(seconds=math.ceil(max(0.0, min(estimates) - since_step))))
 
     def _render(self) -> Table:
+        """Three lines at any width: progress of the run, its phase, and the numbers of the last step."""
         head = Table.grid(padding=(0, 2))
         elapsed = timedelta(seconds=int(self._clock() - self._start))
         bar = ProgressBar(total=1.0, completed=self._share_done(), width=24)
-        head.add_row(
-            self._spinner,
-            f"step {self._progress()}",
-            bar,
-            Text(visible(self._phase.name)),
-            self._phase.progress(self._clock(), self._compiled().programs),
-            f"{elapsed}, left {self._time_left()}",
-        )
-        numbers = Table.grid(padding=(0, 2))
-        numbers.add_row(*_shown(self._metrics))
+        head.add_row(self._spinner, f"step {self._progress()}", bar, f"{elapsed}, left {self._time_left()}")
+        phase = [self._phase.name, self._phase.progress(self._clock(), self._compiled().programs)]
         display = Table.grid()
         display.add_row(head)
-        display.add_row(numbers)
+        for parts in (phase, _shown(self._metrics)):
+            display.add_row(Text(visible("  ".join(parts)), no_wrap=True, overflow="ellipsis"))
         return display
 
 

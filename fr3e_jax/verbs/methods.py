@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fr3e_jax.cli.parser import Verb
+from fr3e_jax.cli.tables import fitted
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.methods import list_methods
 
@@ -17,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List the methods."""
     with as_config_error():
         text = list_methods()
-    print(text)
+    print(fitted(text))
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fr3e_jax.cli.parser import Verb
+from fr3e_jax.cli.tables import fitted
 from fr3e_jax.configuration.error_conversion import as_config_error
 
 
@@ -19,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with as_config_error():
         text = list_metrics(arguments.part)
-    print(text)
+    print(fitted(text))
     return 0
 
 

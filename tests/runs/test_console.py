@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import rich.console
 
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.run_directory import RunDirectory
@@ -215,7 +216,8 @@ def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):
     run_dir.metrics.write_text("")
     run_dir.tensorboard.mkdir()
     stream = io.StringIO()
-    after = {"avg@16": 0.3541, "pass@8": 0.82, "greedy": 0.4, "length/mean": 21.5}
+    after = {"avg@16": 0.3541, "pass@8": 0.82, "greedy": 0.4, "length/mean": 21.5, "prompts": 256, "no_answer": 0}
+    after["not_graded"] = 3
     Console("plain", stream=stream).summary({"avg@16": 0.231, "greedy": 0.5, "length/mean": 20.0}, after, run_dir)
     table, files = lines_of(stream)[:5], lines_of(stream)[5:]
     assert [line.split() for line in table] == [
@@ -223,7 +225,7 @@ def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):
         ["avg@16", "23.1%", "35.4%", "+12.3"],
         ["pass@8", "-", "82.0%", "-"],
         ["greedy", "50.0%", "40.0%", "-10.0"],
-        ["length/mean", "20.000", "21.500", "+1.500"],
+        ["not_graded", "-", "3.000", "-"],
     ]
     assert files[0] == f"run directory: {tmp_path}"
     assert [line.split()[0] for line in files[1:]] == ["metrics.jsonl", "tensorboard/"]
@@ -259,3 +261,18 @@ def test_prints_during_the_live_display_show_escapes(monkeypatch):
         print("\x1b[31mred\u202e", file=sys.stderr)
     assert r"\u001b[31mred\u202e" in stream.getvalue()
     assert sys.stderr is stream
+
+
+def test_live_display_is_three_lines_at_80_columns_and_each_step_stays(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Terminal()
+    with Console("live", max_steps=71, stream=stream) as console:
+        console.stage("first return: sampling and grading the base rollouts of the prompts of this step")
+        console.progress(96, 4352, 0.25)
+        console.step(7, METRICS)
+        page = rich.console.Console(width=80, file=io.StringIO(), color_system=None)
+        page.print(console._render())
+        shown = page.file.getvalue().splitlines()
+        assert len(shown) == 3 and "step 7/71" in shown[0] and "left" in shown[0]
+        assert shown[1].startswith("first return") and shown[2].startswith("reward 0.412  entropy 0.200")
+    assert "step 7/71  reward 0.412" in stream.getvalue()

@@ -1,0 +1,30 @@
+"""Texts and lists of the command fit the terminal."""
+
+import pytest
+
+from fr3e_jax.cli import main
+from fr3e_jax.cli.tables import fitted
+
+
+def test_long_lines_break_at_words_below_their_second_column(monkeypatch):
+    text = "head\n  name    the first words and then some more words\n  no column here but many words that go on"
+    assert fitted(text) == text  # no terminal: lines stay whole, for grep
+    monkeypatch.setenv("COLUMNS", "30")
+    assert fitted(text).split("\n") == [
+        "head",
+        "  name    the first words and",
+        "          then some more words",
+        "  no column here but many",
+        "      words that go on",
+    ]
+    address = "see /a/path/that/has/no/place/to/break/and/is/long/enough"
+    assert fitted(address).split("\n")[-1].strip() == address.removeprefix("see ")
+
+
+@pytest.mark.parametrize("command", [["--help"], ["methods"], ["metrics"], ["train", "--help"], ["help", "explore"]])
+def test_lists_and_helps_fit_80_columns(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    too_wide = [line for line in lines if len(line) > 80 and len(line.split()) > 1]
+    assert len(lines) > 5 and too_wide == []
