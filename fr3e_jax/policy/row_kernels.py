@@ -90,8 +90,9 @@ def _scores(p: Pass, key, query, seen, block, masked: bool) -> tuple[jax.Array, 
     """Scores, float32 ``[j, q]``, and the map of their gradient to that of the products."""
     scores, back = bounded(matrix_product(key, query, 1, 1), p.softcap)
     if masked:
+        bounds = seen[0]
         position = block * p.key + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 0)
-        scores = jnp.where(is_within(position, [seen[0, n : n + 1] for n in range(4)]), scores, MASKED)
+        scores = jnp.where(is_within(position, [bounds[n : n + 1] for n in range(4)]), scores, MASKED)
     return scores, back
 
 
