@@ -47,9 +47,9 @@ def fitted(text: str) -> str:
 def _broken(line: str, width: int) -> str:
     if len(line) <= width:
         return line
-    lead = re.match(r" *", line)[0]
+    lead = len(line) - len(line.lstrip(" "))
     columns = re.match(r" *\S.*?  +(?=\S)", line)
-    indent = columns.end() if columns and columns.end() <= width // 2 else len(lead) + 4
+    indent = columns.end() if columns and columns.end() <= width // 2 else lead + 4
     pieces = textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(pieces)
 

@@ -200,7 +200,7 @@ def test_a_checkout_without_packages_says_what_to_install():
     command = [sys.executable, "-S", "-m", "fr3e_jax", "train", "demo"]
     tried = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, env={})
     assert tried.returncode == 1 and tried.stderr.count("\n") == 1
-    assert tried.stderr.startswith("fr3e: error: the package omegaconf is missing; install what fr3e_jax needs: `pip ")
+    assert tried.stderr.startswith("fr3e: error: the package rich is missing; install what fr3e_jax needs: `pip ")
 
 
 def test_package_runs_as_a_module():

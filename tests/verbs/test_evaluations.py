@@ -19,7 +19,7 @@ from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.verbs import evaluations
-from fr3e_jax.verbs.eval import columns, comma_separated, markdown, rows
+from fr3e_jax.verbs.eval import columns, markdown, rows
 from fr3e_jax.verbs.evaluations import Result
 from fr3e_jax.verdict import Verdict
 
@@ -123,4 +123,3 @@ def test_the_table_has_scores_first_and_the_scores_of_each_set():
     assert rows(results)[1][0] == ["x|y", "50.0%", "25.0%", "75.0%", "50.0%", "20"]
     assert rows(results)[1][1] == ["z", "", "100.0%", "", "", ""]
     assert markdown(results).splitlines()[2].startswith("| x\\|y | 50.0% |")
-    assert comma_separated(results).splitlines()[1].startswith("x|y,/f,0.5,0.25,20.0,4,")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeGuard
 
 from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.studies.analysis.run_curves import FINAL_SHARE
@@ -52,7 +52,8 @@ def facts(run: StoredRun) -> list[tuple[str, str]]:
     settings, origin = run.settings, run.provenance
     seconds = [record["wall_seconds"] for record in run.training if _finite(record.get("wall_seconds"))]
     wall = (run.summary or {}).get("wall_seconds") or (seconds[-1] if seconds else None)
-    commit = (origin.get("git") or {}).get("commit")
+    checkout: Mapping[str, Any] = origin.get("git") or {}
+    commit = checkout.get("commit")
     pairs = [
         ("method", _method(run)),
         ("model", _model(settings)),
@@ -191,9 +192,9 @@ def _weak_responses(training: Records, evaluations: Records) -> Iterator[Alert]:
     silent = (_last(training, "verifier/no_answer") or 0) / graded if graded else 0
     if silent > MOST_WITHOUT_ANSWER:
         yield _chart(f"{silent:.0%} of the responses have no answer", "verifier/no_answer")
-    silent = evaluations[-1].get("no_answer") if evaluations else None
-    if _finite(silent) and silent > MOST_WITHOUT_ANSWER:
-        text = f"{silent:.0%} of the held-out responses have no answer, step {evaluations[-1]['step']}"
+    held_out = evaluations[-1].get("no_answer") if evaluations else None
+    if _finite(held_out) and held_out > MOST_WITHOUT_ANSWER:
+        text = f"{held_out:.0%} of the held-out responses have no answer, step {evaluations[-1]['step']}"
         yield {"text": text, "place": {"view": "held-out"}}
     finished = _last(training, "length/finished")
     if finished is not None and 1 - finished > MOST_CUT:
@@ -255,7 +256,7 @@ def _chart(text: str, metric: str) -> Alert:
     return {"text": text, "place": {"view": "curves", "metric": metric}}
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
