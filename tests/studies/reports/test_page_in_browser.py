@@ -280,8 +280,8 @@ def test_the_gold_answer_the_answer_and_the_reason_stand_beside_each_response(br
         }
         page.evaluate("location.hash = 'prompt=1/10&rollout=1/10/0'")
         page.wait_for_url(re.compile("prompt=1/10"))
-        page.get_by_label("text of base rollout 0").wait_for()
-        assert shown.fact("verdict", "answer") == "7 plus 5 is 13"  # of the task Order, the text after the last ">"
+        answer = page.locator('dl[aria-label="verdict"] dd[data-fact="answer"]').first
+        answer.get_by_text("7 plus 5 is 13", exact=True).wait_for()  # of the task Order, the text after the last ">"
         assert shown.fact("verdict", "reason") == "not the gold answer"
         page.get_by_role("tab", name="Held-out problems").click()
         samples = page.locator(".answer").first.get_by_role("button")
