@@ -15,7 +15,7 @@ from typing import NamedTuple
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-COLOURS = 96  # of a picture: a third of its size
+COLOURS = 256  # of a picture: half of its size
 
 
 class Picture(NamedTuple):
@@ -30,7 +30,7 @@ class Picture(NamedTuple):
 
 PICTURES = (
     Picture("report_curves", "Curves", 1240, 860),
-    Picture("report_tree", "Prompts and trees", 1240, 860),
+    Picture("report_tree", "Prompts and trees", 1240, 1150),
     Picture("report_problem", "Held-out problems", 1240, 640),
     Picture("report_dark_400", "Prompts and trees", 400, 1100, "dark"),
 )
@@ -51,7 +51,7 @@ def take(run: Path, target: Path) -> None:
             page.wait_for_timeout(1000)  # charts are drawn after the tab has its size
             path = target / f"{picture.name}.png"
             page.screenshot(path=path)
-            Image.open(path).convert("RGB").quantize(COLOURS).save(path, optimize=True)
+            Image.open(path).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
         browser.close()
 
 
