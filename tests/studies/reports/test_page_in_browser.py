@@ -586,22 +586,41 @@ def test_four_warnings_stand_before_the_curve_and_the_others_are_folded(browser,
         assert shown.page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_served_page_offers_newer_steps_and_asks_nobody_else(browser, tmp_path):
+def test_served_page_takes_newer_steps_in_and_keeps_what_is_shown(browser, tmp_path):
     path = tmp_path / "run"
     write_reported_run(path)
     with make_server(LivePage(path, partial(run_page, live=True)), 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         context = browser.new_context()
-        page, complaints = context.new_page(), []
+        page, complaints, address = context.new_page(), [], f"http://127.0.0.1:{server.server_address[1]}/"
         page.on("console", lambda message: complaints.append(message.text))
-        page.goto(f"http://127.0.0.1:{server.server_address[1]}/#prompt=1/10")
+        page.on("request", lambda request: request.url.startswith((address, "data:")) or complaints.append(request.url))
+        page.goto(f"{address}#view=curves&smoothing=0.5")
         page.wait_for_selector("html[data-ready=yes]")
+        page.get_by_role("tab", name="Prompts and trees").click()
+        prompts = page.get_by_role("tabpanel", name="Prompts and trees")
+        search, filtered = prompts.get_by_label("search"), prompts.get_by_label("filter")
+        filtered.select_option("mixed")
+        search.press_sequentially("question 1")
+        page.wait_for_function("location.hash.includes('question')")
+
+        def listed():
+            prompts.get_by_text(re.compile("^3 of 19$")).wait_for()  # the search has read the responses
+            return page.url, prompts.locator(".list ol").inner_text()
+
+        shown = listed()
         metrics = MetricsWriter(StoredRun.open(path).directory, resume_step=STEPS)
-        metrics.write(STEPS + 1, {"reward/mean": 1.0})
-        page.get_by_role("button", name="newer steps are there").click(timeout=30_000)
-        page.wait_for_selector("html[data-ready=yes]")
-        assert "prompt=1/10" in page.url and complaints == []
+        for step in (STEPS + 1, STEPS + 2):  # it goes on asking
+            metrics.write(step, {"reward/mean": 1.0})
+            told = page.get_by_role("status").inner_text()
+            news = "told => !['', told].includes(document.getElementById('fresh').innerText)"
+            page.wait_for_function(news, arg=told, timeout=30_000)
+            assert listed() == shown
+        assert search.input_value() == "question 1" and filtered.input_value() == "mixed"
+        assert search.evaluate("field => field === document.activeElement && field.selectionStart") == len("question 1")
         page.get_by_role("tab", name="Curves").click()
-        assert page.locator('.headline dd[data-fact="training steps"]').inner_text() == f"{STEPS + 1} of 100"
+        assert page.locator('.headline dd[data-fact="training steps"]').inner_text() == f"{STEPS + 2} of 100"
+        assert page.get_by_label("smoothing").input_value() == "0.5"
+        assert complaints == []
         context.close()
         server.shutdown()

@@ -83,15 +83,16 @@ function showList(list) {
   if (unread) readResponses(list);
 }
 
-// The texts of all responses, for the search. A newer search takes over.
+// The texts of all responses, for the search. A newer search takes over, and so does a newer page.
 async function readResponses(list) {
   const {search} = list;
+  const over = () => list.search !== search || !list.entries.isConnected;
   for (const item of list.items) {
+    if (over()) return;
     if (item.text === undefined && list.chunk(item) !== null)
       item.text = texts((await unpack(list.chunk(item))).token_ids).join('').toLowerCase();
-    if (list.search !== search) return;
   }
-  showList(list);
+  if (!over()) showList(list);
 }
 
 function entryOf(list, item) {

@@ -14,10 +14,29 @@ let shownView = null;
 async function start() {
   page = await unpack('main');
   theme(savedTheme());
+  build();
+  addEventListener('keydown', keys);
+  addEventListener('hashchange', follow);
+  let width = innerWidth;
+  addEventListener('resize', () => {
+    if (innerWidth !== width) {
+      width = innerWidth;
+      views[shownView]?.node.drawn();
+    }
+  });
+  document.addEventListener('theme', () => {
+    if (shownView === 'curves' || shownView === 'figures') views[shownView].node.drawn();
+  });
+  await follow();
+  document.documentElement.dataset.ready = 'yes';
+}
+
+// Build the views from the data of the page.
+function build() {
   const place = element('main');
   const tabs = element('nav', {role: 'tablist', 'aria-label': 'views', onkeydown: moveFocus});
-  for (const [name, label, build] of VIEWS) {
-    const node = filled(build(), {id: `view-${name}`, role: 'tabpanel', 'aria-label': label, hidden: true}, []);
+  for (const [name, label, view] of VIEWS) {
+    const node = filled(view(), {id: `view-${name}`, role: 'tabpanel', 'aria-label': label, hidden: true}, []);
     const open = () => {
       showView(name);
       remember(true);
@@ -39,7 +58,11 @@ async function start() {
           visible(run.name),
           element('span', {class: 'muted'}, run.recipe && run.recipe !== run.name ? `  ${visible(run.recipe)}` : ''),
         ),
-        rowElement(element('span', {id: 'fresh'}), themeButton(), button('?', help, {'aria-label': 'help'})),
+        rowElement(
+          element('span', {id: 'fresh', class: 'muted', role: 'status'}),
+          themeButton(),
+          button('?', help, {'aria-label': 'help'}),
+        ),
       ),
       tabs,
     ),
@@ -47,20 +70,6 @@ async function start() {
     element('div', {id: 'tip', hidden: true, role: 'tooltip'}),
     helpDialog(),
   );
-  addEventListener('keydown', keys);
-  addEventListener('hashchange', follow);
-  let width = innerWidth;
-  addEventListener('resize', () => {
-    if (innerWidth !== width) {
-      width = innerWidth;
-      views[shownView]?.node.drawn();
-    }
-  });
-  document.addEventListener('theme', () => {
-    if (shownView === 'curves' || shownView === 'figures') views[shownView].node.drawn();
-  });
-  await follow();
-  document.documentElement.dataset.ready = 'yes';
 }
 
 function showView(name) {
