@@ -68,9 +68,9 @@ RETURNS = MetricGroup("Kept bases", "train", "`returns.size`", (
 
 BATCH = MetricGroup("Full batch", "train", "every step", (
     M("advantage/mean", "advantage", "mean over the trained tokens",
-      label="entropy (nats a token)"),
+      label="advantage (mean)"),
     M("advantage/std", "advantage", "standard deviation over the trained tokens",
-      label="entropy (nats a token)"),
+      label="advantage (standard deviation)"),
     M("advantage/max_abs", "advantage", "largest size of an advantage"),
     M("batch/rollouts", "rollouts", "size of the batch"),
     M("batch/trunks", "trunks", "trunks of the batch"),
