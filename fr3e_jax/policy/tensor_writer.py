@@ -1,19 +1,28 @@
-"""Safetensors shards, written one after the other: the host holds the tensors of one shard at a time."""
+"""Safetensors shards, written tensor by tensor: the header first, from shapes alone, then one tensor after the other.
+
+safetensors' own writer takes all tensors of a file at once; this one holds one at a time. Format: eight bytes with the
+length of the header, the header (JSON: type, shape and byte range of every tensor), then the tensors in memory order
+without gaps.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
-from safetensors.numpy import save_file
 
 from fr3e_jax.policy.architecture import UnsupportedModel
 from fr3e_jax.policy.tensor_files import INDEX, SINGLE
+
+TYPE_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_BLOCK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -62,17 +71,35 @@ def split_into_shards(tensors: Sequence[StoredTensor], itemsize: int, max_bytes:
 
 def write_file(path: Path, tensors: Sequence[StoredTensor], dtype: np.dtype) -> None:
     """Write one safetensors file; raises as `write_shards`."""
-    arrays = {tensor.name: _converted(tensor, dtype) for tensor in tensors}
-    save_file(arrays, path, metadata={"format": "pt"})  # without it transformers refuses the file
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}  # without it transformers refuses the file
+    end = 0
+    for tensor in tensors:
+        start, end = end, end + math.prod(tensor.shape) * dtype.itemsize
+        header[tensor.name] = {
+            "dtype": TYPE_NAMES[dtype.name],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
+    with open(path, "wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            _write_tensor(stream, tensor, dtype)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
-def _converted(tensor: StoredTensor, dtype: np.dtype) -> np.ndarray:
+def _write_tensor(stream: IO[bytes], tensor: StoredTensor, dtype: np.dtype) -> None:
     array = tensor.fetch()
     if array.shape != tensor.shape:
         raise ValueError(f"{tensor.name} has shape {array.shape}; expected {tensor.shape}")
-    with np.errstate(over="ignore"):  # reported below, with the tensor's name
-        converted = np.ascontiguousarray(array, dtype)
-    if not np.isfinite(converted).all():
-        problem = f"too large for {dtype.name}" if np.isfinite(array).all() else "NaN or infinite"
-        raise UnsupportedModel(f"{tensor.name} has values that are {problem}; such weights are not written")
-    return converted
+    step = max(1, _BLOCK_BYTES // max(1, math.prod(array.shape[1:]) * dtype.itemsize))
+    for start in range(0, len(array), step):
+        rows_written = array[start : start + step]
+        with np.errstate(over="ignore"):  # reported below, with the tensor's name
+            block = np.ascontiguousarray(rows_written, dtype)
+        if not np.isfinite(block).all():
+            problem = f"too large for {dtype.name}" if np.isfinite(rows_written).all() else "NaN or infinite"
+            raise UnsupportedModel(f"{tensor.name} has values that are {problem}; such weights are not written")
+        stream.write(block.view(np.uint8).data)

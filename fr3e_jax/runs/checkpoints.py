@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import shutil
 import sys
@@ -27,12 +26,9 @@ from fr3e_jax.runs.checkpoint_content import (
     verified_content,
     verify_arrays,
 )
+from fr3e_jax.runs.orbax_noise import silence_orbax
 from fr3e_jax.stores.mirror import Mirror
 from fr3e_jax.stores.objects import StoreFailed
-
-
-def _not_from_orbax(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname
 
 
 class Checkpointer:
@@ -72,7 +68,7 @@ class Checkpointer:
         self._scores = dict(scores or {})
         self._failed = False  # and said so
         self._mirror = mirror or Mirror()
-        logging.getLogger("absl").addFilter(_not_from_orbax)  # it logs what it raises, once for every array
+        silence_orbax()
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self,
             cleanup_tmp_directories=not read_only,

@@ -233,7 +233,7 @@ def test_the_run_ends_with_a_report_whose_pieces_of_tokens_make_the_texts(run, c
     tokenizer, pieces = AutoTokenizer.from_pretrained(checkpoint), shown["vocabulary"]
     for record in rollouts_of(run):
         # The padded embedding has ids that the tokenizer lacks; the page shows their numbers.
-        ids = [token for token in (*record.prompt_ids, *record.token_ids) if token < len(tokenizer)]
+        ids = [token for token in record.token_ids if token < len(tokenizer)]
         parts = [pieces[str(token)] for token in ids]
         text = b"".join(part.encode() if isinstance(part, str) else bytes(part) for part in parts)
         shown_text, expected = text.decode(errors="replace"), tokenizer.decode(ids)

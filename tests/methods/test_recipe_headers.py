@@ -188,4 +188,4 @@ def test_a_users_recipe_without_a_header_is_left_out_of_the_catalogue(tmp_path):
 
 def test_the_list_names_the_recipes_of_an_experiment(capsys):
     assert main(["methods"]) == 0
-    assert re.search(r"\n  experiments/order_9 +\w+(, \w+)+\n", capsys.readouterr().out)
+    assert re.search(r"\n  experiments/order_9 +\w+(,\s+\w+)+\n", capsys.readouterr().out)

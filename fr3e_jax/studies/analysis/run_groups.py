@@ -121,6 +121,7 @@ def collect(paths: Sequence[str | Path]) -> Collection:
     """
     runs: dict[Path, ComparedRun] = {}
     left_out: list[str] = []
+    listed: list[str] = []
     swept: list[list[str] | None] = []
     for path in paths:
         # Of an address in a store, the copy of the runs there.
@@ -131,6 +132,8 @@ def collect(paths: Sequence[str | Path]) -> Collection:
             left_out.append(str(error))
             continue
         swept.append(varied)
+        if varied is not None:
+            listed.append(f"{folder / SWEEP_FILE} names {len(directories)}")
         for directory, exit_code in directories:
             try:
                 runs.setdefault(directory.resolve(), read_run(directory, exit_code))
@@ -138,7 +141,7 @@ def collect(paths: Sequence[str | Path]) -> Collection:
                 left_out.append(f"{directory.name}: {error}")
     if len(runs) < 2:
         readable = f"only one run, {next(iter(runs.values())).run.directory.path}" if runs else "no run"
-        reasons = f" ({'; '.join(left_out)})" if left_out else ""
+        reasons = f" ({'; '.join(left_out + listed)})" if left_out or listed else ""
         raise ConfigError(f"found {readable}{reasons}; expected at least two: fr3e compare RUN RUN ... or SWEEP_DIR")
     names = None if None in swept else dict.fromkeys(name for varied in swept for name in varied or ())
     return Collection(list(runs.values()), left_out, names if names is None else list(names))

@@ -19,6 +19,7 @@ from fr3e_jax.studies.reports.prompt_text import turns_of
 
 ANSWER_CHARACTERS = 200
 DECIMALS = {"logprobs": 3, "entropies": 2}
+_LARGEST = 1e12  # a size that is shown; a damaged file may have larger ones
 """Of each column of numbers of tokens: more digits are noise to a reader, and most bytes of a page."""
 TROUBLE = ("timeout", "worker_died", "error")
 """Outcomes without a verdict."""
@@ -64,7 +65,8 @@ def prompt_tree(
 def _rounded(name: str, records: Iterable[RolloutRecord | None]) -> list[int | None]:
     values = np.asarray([*chain.from_iterable(getattr(record, name) for record in records if record)], np.float64)
     finite = np.isfinite(values)
-    scaled = np.rint(np.where(finite, values, 0) * 10 ** DECIMALS[name]).astype(np.int64).tolist()
+    bounded = np.where(finite, np.clip(values, -_LARGEST, _LARGEST), 0)
+    scaled = np.rint(bounded * 10 ** DECIMALS[name]).astype(np.int64).tolist()
     return scaled if finite.all() else [n if ok else None for n, ok in zip(scaled, finite.tolist(), strict=True)]
 
 
