@@ -106,17 +106,22 @@ def test_another_tokenizer_is_refused(copied, tiny_run, session, tmp_path):
         train(config, copied, resume=True)
 
 
-def test_missing_metrics_and_rollouts_are_named(copied):
+def test_missing_metrics_and_torn_rollouts_are_named(copied):
     lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
     (copied / "metrics.jsonl").write_text("".join(line for line in lines if '"step": 2, "kind": "train"' not in line))
-    for step in (3, 4):
-        (copied / "rollouts" / f"step_{step:06d}.jsonl.gz").unlink()
     run = RunDirectory(copied)
-    lines = [
-        f"{run.metrics} lacks step 2; training goes on without them",
-        f"{run.rollouts} lacks steps 3, 4; training goes on without them",
+    torn = copied / "rollouts" / "step_000003.jsonl.gz"
+    torn.write_bytes(torn.read_bytes()[:-20])
+    (copied / "rollouts" / "step_000004.jsonl.gz").unlink()
+    torn = copied / "rollouts" / "eval_000002.jsonl.gz"
+    torn.write_bytes(torn.read_bytes()[:-20])
+    (copied / "rollouts" / "eval_000000.jsonl.gz").unlink()
+    assert missing_records(run, 4, stored=True) == [
+        f"{run.metrics} lacks the training metrics of step 2; training goes on without them",
+        f"{run.rollouts} lacks whole rollouts of steps 3, 4; training goes on without them",
+        f"{run.rollouts} lacks whole responses of the evaluation of steps 0, 2; training goes on without them",
     ]
-    assert missing_records(run, 4, stored=True) == lines and missing_records(run, 4, stored=False) == lines[:1]
+    assert len(missing_records(run, 4, stored=False)) == 1
 
 
 @pytest.mark.parametrize("damage", [b"{]\n", b"\0\0\0\n", b"[1]\n", b'{"step": 1}\n', b"\xff\xfe\n"])
