@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner, abstract_learner, fresh_learner, restored_learner
@@ -87,9 +86,8 @@ class TrainingState(Progress):
         self.kept_bases.load_state_dict(host["kept_bases"])
         self.carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
         self.yields = Yield(**host["yields"])
-        if "replay" in host:  # the state of an older run lacks it
-            self.replay.load_state_dict(host["replay"])
-        self.success_rates = SuccessRates(host.get("success_rates", {}))
+        self.replay.load_state_dict(host["replay"])
+        self.success_rates = SuccessRates(host["success_rates"])
         self.resets = ReferenceResets(**host["reference_resets"])
 
 
@@ -103,11 +101,6 @@ def open_learner(
     """
     restored = opened.restore(abstract_learner(programs, critic, reference=reference))
     if restored is not None:
-        if "updates" not in restored.host:  # of sft and rft, as they were until 2026-11-26
-            raise ConfigError(
-                f"another version of fr3e_jax saved the checkpoint of step {restored.step} in "
-                f"{opened.directory.path}; finish the run with that version"
-            )
         return restored_learner(programs, critic, restored.arrays, restored.host["updates"]), restored
     params = opened.session.model.fresh_params(opened.session.config)
     return fresh_learner(programs, params, critic, reference=reference), None

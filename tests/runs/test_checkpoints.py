@@ -289,7 +289,11 @@ def test_a_flipped_bit_in_a_key_of_the_host_state_is_damage(tmp_path, key):
             checkpointer.restore(1, tiny(0))
 
 
-@pytest.mark.parametrize("found", [None, 2, 4], ids=["unnumbered", "earlier", "later"])
+@pytest.mark.parametrize(
+    "found",
+    [None, checkpoint_content.FORMAT - 1, checkpoint_content.FORMAT + 1],
+    ids=["unnumbered", "earlier", "later"],
+)
 def test_a_checkpoint_of_another_format_is_refused_by_name(tmp_path, monkeypatch, found):
     """It is neither read nor taken for a damaged one, which would be moved away."""
 
