@@ -221,6 +221,9 @@ class ReturnConfig:
     depths: int = option(3, "depths of a success that a visit continues (returns.depth_rule=target or fixed)", ge=1)
     rollouts: int = option(8, "rollouts from each depth", ge=2)
     max_success_rate: float = option(0.25, "a prompt is hard up to this success rate of its base rollouts", gt=0, le=1)
+    failures: bool = option(
+        False, "also keep failures of prompts that are hard to fail, and continue them where returns.target fail"
+    )
     target: float = option(
         0.5, "success rate at the depth to return to; a prompt that reaches it by itself is solved", gt=0, lt=1
     )

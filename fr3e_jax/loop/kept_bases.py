@@ -10,6 +10,10 @@ arXiv:2601.18795, continue own successes.) There are three rules for the depths:
   given solution.)
 - fixed: those of the first visit, evenly spaced, for good (PrefixRL).
 - anchors: the anchors at which Explore had left the base.
+
+With ``returns.failures``, a failure of an easy prompt is kept as well. It is treated as a success is, with "wrong" in
+the place of "right": continued where half of the rollouts fail, until the prompt itself fails as often. (The passing
+half of Prefix Sampling; at fixed depths, failure-prefix conditioning, arXiv:2601.20829.)
 """
 
 from __future__ import annotations
@@ -38,12 +42,13 @@ LEAST_SPACING = 1.0  # tokens
 
 @dataclass
 class KeptBase:
-    """A success and the depths to return to; a checkpoint holds these fields under their names."""
+    """A kept response and the depths to return to; a checkpoint holds these fields under their names."""
 
     position: int  # of the prompt in the stream
     parent: str  # id of its rollout record
     token_ids: list[int]  # of the response
     success_rate: float  # of its prompt's base rollouts when it was sampled
+    right: bool  # a success of a hard prompt; False: a failure of an easy one
     forks: list[int]  # depths where Explore had left it
     depth: float  # tokens, the middle of the next visit's depths
     spacing: float  # tokens between them
@@ -59,7 +64,7 @@ class KeptBases:
 
     settings: ReturnConfig
     bases: list[KeptBase] = field(default_factory=list)  # oldest first
-    all_wrong_share: float = 0.0  # running share of fresh prompts whose rollouts are all wrong
+    wasted_share: float = 0.0  # running share of fresh prompts without signal that kept bases can give
     fresh_tokens: float = 0.0  # sampled from prompts, older ones with less weight
     returned_tokens: float = 0.0  # sampled from depths of kept bases, older ones with less weight
     solved: int = 0  # bases that left because their prompt is solved often enough
@@ -78,12 +83,12 @@ class KeptBases:
         """Return True if the next round visits kept bases rather than fresh prompts.
 
         It does while continuations have less than their share of the sampled tokens. This is the running share of
-        prompts whose rollouts are all wrong, the share of tokens that fresh prompts waste, and at most
-        ``returns.max_share``. Below ``returns.least_share`` there are no such rounds.
+        prompts whose rollouts are all wrong (with ``returns.failures``, or all right), the share of tokens that fresh
+        prompts waste, and at most ``returns.max_share``. Below ``returns.least_share`` there are no such rounds.
         """
-        if self.all_wrong_share < self.settings.least_share:
+        if self.wasted_share < self.settings.least_share:
             return False
-        share = min(self.settings.max_share, self.all_wrong_share)
+        share = min(self.settings.max_share, self.wasted_share)
         sampled = self.fresh_tokens + self.returned_tokens
         return bool(self._waiting(step)) and self.returned_tokens < share * sampled
 
@@ -93,29 +98,35 @@ class KeptBases:
     def add(self, step: int, groups: Sequence[PromptGroup], explored: Sequence[Anchored] = ()) -> None:
         """Keep the shortest success of each hard prompt of a fresh round; beyond ``returns.size`` the oldest leave.
 
-        A prompt of a kept base keeps that base. By the rule of anchors, only an explored base has depths.
+        With ``returns.failures``, keep the shortest failure of each easy one. A prompt of a kept base keeps that base.
+        By the rule of anchors, only an explored base has depths.
         """
         if not self.settings.size:
             return
-        share = float(np.mean([not group.right.any() for group in groups]))
+        failures = self.settings.failures
+        share = float(np.mean([not group.right.any() or (failures and group.right.all()) for group in groups]))
         first = not self.fresh_tokens
-        self.all_wrong_share = share if first else SHARE_DECAY * self.all_wrong_share + (1 - SHARE_DECAY) * share
+        self.wasted_share = share if first else SHARE_DECAY * self.wasted_share + (1 - SHARE_DECAY) * share
         self._spend(fresh=sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts))
         kept_positions = {base.position for base in self.bases}
         forks = {(visited.group.position, visited.base): visited.forks for visited in explored}
         for group in groups:
-            if group.success_rate <= self.settings.max_success_rate and group.position not in kept_positions:
-                self._add_success(step, group, forks)
+            if group.position in kept_positions:
+                continue
+            if group.success_rate <= self.settings.max_success_rate:
+                self._add(step, group, True, forks)
+            elif failures and 1 - group.success_rate <= self.settings.max_success_rate:
+                self._add(step, group, False, forks)
         self.bases = self.bases[-self.settings.size :]
 
-    def _add_success(self, step: int, group: PromptGroup, forks: dict[tuple[int, int], list[int]]) -> None:
-        """Keep the shortest success of a prompt, if it has one with a depth between the prompt and the end."""
-        successes = [n for n in np.flatnonzero(group.right).tolist() if len(group.rollouts[n].token_ids) > 1]
+    def _add(self, step: int, group: PromptGroup, right: bool, forks: dict[tuple[int, int], list[int]]) -> None:
+        """Keep a prompt's shortest success (or failure), if it has one with a depth between the prompt and the end."""
+        rollouts = [n for n in np.flatnonzero(group.right == right).tolist() if len(group.rollouts[n].token_ids) > 1]
         if self.settings.depth_rule == "anchors":
-            successes = [n for n in successes if forks.get((group.position, n))]
-        if not successes:
+            rollouts = [n for n in rollouts if forks.get((group.position, n))]
+        if not rollouts:
             return
-        shortest = min(successes, key=lambda n: len(group.rollouts[n].token_ids))
+        shortest = min(rollouts, key=lambda n: len(group.rollouts[n].token_ids))
         rollout = group.rollouts[shortest]
         length, written = len(rollout.token_ids), rollout.tool_written
         self.bases.append(
@@ -124,6 +135,7 @@ class KeptBases:
                 parent=f"{step}/{group.position}/{shortest}",
                 token_ids=rollout.token_ids.tolist(),
                 success_rate=group.success_rate,
+                right=right,
                 forks=list(forks.get((group.position, shortest), [])),
                 depth=length / 2,
                 spacing=length / (self.settings.depths + 1),
@@ -152,7 +164,10 @@ class KeptBases:
         written = None if base.tool_written is None else np.asarray(base.tool_written, bool)
         rollout = Rollout(ids, zeros, zeros, zeros, finished=True, tool_written=written, episode=base.episode)
         prompt_ids = texts.prompt_ids(problem.prompt)
-        group = PromptGroup(base.position, problem, prompt_ids, [rollout], np.ones(1), outcomes=["right"])
+        outcome = "right" if base.right else "wrong"
+        group = PromptGroup(
+            base.position, problem, prompt_ids, [rollout], np.array([float(base.right)]), outcomes=[outcome]
+        )
         group.trunks[0] = np.concatenate([prompt_ids, ids])
         by_anchors = self.settings.depth_rule == "anchors"
         count = self.settings.depths
@@ -169,7 +184,7 @@ class KeptBases:
     def learn(self, explored: Sequence[Explored]) -> None:
         """Let a base leave once its prompt itself reaches the target; move the others' depths towards it.
 
-        By the other rules, depths stay where they are.
+        A rollout counts towards the target if it ends as the base did. By the other rules, depths stay where they are.
         """
         self._spend(returned=sum(len(r.token_ids) for visited in explored for state in visited.rollouts for r in state))
         by_parent = {base.parent: base for base in self.bases}
@@ -178,7 +193,7 @@ class KeptBases:
             if base is None:
                 continue
             depths = np.array(visited.forks)
-            values = np.array([np.mean([outcome == "right" for outcome in state]) for state in visited.outcomes])
+            values = np.array([np.mean([(o == "right") == base.right for o in state]) for state in visited.outcomes])
             if depths[0] == 0 and values[0] >= self.settings.target:
                 self.bases.remove(base)
                 self.solved += 1
@@ -207,7 +222,7 @@ class KeptBases:
         if not self.settings.size:
             return {}
         metrics = {"returns/kept": len(self.bases), "returns/solved": self.solved, "returns/visits": len(explored)}
-        metrics |= {"returns/all_wrong_share": self.all_wrong_share}
+        metrics |= {"returns/wasted_share": self.wasted_share}
         if explored:
             rewards = [state for visited in explored for state in visited.rewards]
             rollouts = [rollout for visited in explored for state in visited.rollouts for rollout in state]

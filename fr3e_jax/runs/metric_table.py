@@ -55,7 +55,7 @@ RETURNS = MetricGroup("Kept bases", "train", "`returns.size`", (
     M("returns/solved", "successes",
       "successes that left the store since the start: their prompts reach the target", "higher"),
     M("returns/visits", "successes", "successes continued in this step"),
-    M("returns/all_wrong_share", SHARE, "running share of All-Wrong prompts, which decides when to return", "lower"),
+    M("returns/wasted_share", SHARE, "running share of All-Wrong prompts, which decides when to return", "lower"),
     M("returns/reward", "reward", "mean over the continuations", when="`returns.size`, and a success was visited"),
     M("returns/length", "tokens",
       "mean number of new tokens of a continuation", when="`returns.size`, and a success was visited"),

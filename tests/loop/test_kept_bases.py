@@ -95,7 +95,7 @@ def test_a_success_is_a_verdict_and_no_reward(returning, stream):
     kept_bases = KeptBases(returning.config.returns)
     kept_bases.add(1, [group])
     (base,) = kept_bases.bases
-    assert (base.parent, base.success_rate, kept_bases.all_wrong_share) == ("1/3/1", 0.25, 0.0)
+    assert (base.parent, base.success_rate, kept_bases.wasted_share) == ("1/3/1", 0.25, 0.0)
 
 
 def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returning, stream):
@@ -103,7 +103,7 @@ def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returni
     rounds = [[False] * 4, [False] * 4, [False, True, False, False], [False, False, True, False]]
     assert not kept_bases.due(1)
     kept_bases.add(1, [group_of(returning, stream, p, right) for p, right in enumerate(rounds)])
-    assert kept_bases.all_wrong_share == 0.5 and kept_bases.fresh_tokens == 4 * 4 * 6
+    assert kept_bases.wasted_share == 0.5 and kept_bases.fresh_tokens == 4 * 4 * 6
     assert kept_bases.due(1)
     kept_bases.returned_tokens = kept_bases.fresh_tokens - 1  # one less than half of all
     assert kept_bases.due(1)
@@ -111,7 +111,7 @@ def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returni
     assert not kept_bases.due(1)
     assert with_settings(kept_bases, max_share=0.6).due(1) is False
     assert not with_settings(kept_bases, max_share=0.6, least_share=0.51).due(1)
-    kept_bases.all_wrong_share = 1.0
+    kept_bases.wasted_share = 1.0
     assert with_settings(kept_bases, max_share=0.6).due(1)
     kept_bases.returned_tokens = 0.0
     for base in kept_bases.bases:
@@ -135,6 +135,27 @@ def test_a_visit_moves_a_success_to_the_depth_where_half_of_its_rollouts_succeed
     assert anchored.forks[0] == 0
     kept_bases.learn([answered(anchored, *[[1, 1, 0, 0]] * len(anchored.forks))])
     assert (kept_bases.bases, kept_bases.solved) == ([], 1), "the prompt itself has reached the target"
+
+
+def test_a_failure_of_an_easy_prompt_is_continued_where_half_of_its_rollouts_fail(returning, stream):
+    easy, hard = [True, True, False, True], [False, True, False, False]
+    groups = [group_of(returning, stream, p, right) for p, right in enumerate([[True] * 4, easy, hard])]
+    kept_bases = KeptBases(returning.config.returns)
+    kept_bases.add(1, groups)
+    assert [base.parent for base in kept_bases.bases] == ["1/2/1"] and kept_bases.wasted_share == 0
+    kept_bases = with_settings(KeptBases(returning.config.returns), failures=True)
+    kept_bases.add(1, groups)
+    assert [(base.parent, base.right) for base in kept_bases.bases] == [("1/1/2", False), ("1/2/1", True)]
+    assert kept_bases.wasted_share == 1 / 3  # all right is no signal, either
+    failed, solved = visit(kept_bases, returning, 2, stream)
+    assert (failed.group.outcomes, solved.group.outcomes) == (["wrong"], ["right"]) and failed.forks == solved.forks
+    verdicts = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]])
+    kept_bases.learn([answered(failed, *(1 - verdicts)), answered(solved, *verdicts)])
+    assert [(base.depth, base.spacing) for base in kept_bases.bases] == [(3.5, 1.0)] * 2  # mirrored
+    kept_bases.bases[0].depth = 0.0
+    failed, _ = visit(kept_bases, returning, 3, stream)
+    kept_bases.learn([answered(failed, *[[0, 0, 1, 1]] * len(failed.forks))])
+    assert [base.parent for base in kept_bases.bases] == ["1/2/1"], "the prompt itself fails as often as it should"
 
 
 @pytest.mark.parametrize("right", [0, 1])
