@@ -49,8 +49,8 @@ LAYERS = {
     "runs": Layer({"configuration", "programs", "stores"}),
     "cluster": Layer({"configuration"}),
     "session": Layer(
-        {"policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data", "configuration"}
-        | {"tools", "stores"}
+        {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
+        | {"configuration", "tools", "stores"}
     ),
     "loop": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fr3e_jax.configuration.contradictions import Rules, faulty_name
 from fr3e_jax.configuration.options import changed
-from fr3e_jax.configuration.schema import Config, KlConfig
+from fr3e_jax.configuration.schema import Config, KlConfig, LossConfig
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
 
 
@@ -52,6 +52,15 @@ def _covariance_step(steps: list[str]) -> str:
     return next((name for name in ("kl_cov", "clip_cov") if name in steps), "")
 
 
+def _clipping(config: Config) -> tuple[str, str] | None:
+    """A setting of the clipped surrogate that is not its default, and its default."""
+    for name in changed(config.loss):
+        if name in ("epsilon_low", "epsilon_high", "ratio", "dual_clip"):
+            default = getattr(LossConfig(), name)
+            return f"loss.{name}={getattr(config.loss, name)}", f"loss.{name}={default}"
+    return ("kl_cov in shaping.steps", "shaping.steps without it") if "kl_cov" in config.shaping.steps else None
+
+
 TRAINING_RULES: Rules = {
     "steps_are_known": (lambda c: faulty_name(c.shaping.steps, tuple(SHAPING_STEPS)), "shaping.steps has {}"),
     "settings_of_steps_are_read": (
@@ -68,6 +77,15 @@ TRAINING_RULES: Rules = {
         lambda c: c.loss.ratio == "sequence" and _covariance_step(c.shaping.steps),
         "{} in shaping.steps reads the ratio of each token, but {loss.ratio} gives all tokens of a response the same "
         "ratio; set loss.ratio=token",
+    ),
+    "a_loss_of_ones_own_clips_itself": (
+        lambda c: c.loss.function and _clipping(c),
+        "{loss.function} computes the loss of each token itself and does not read {}; set {}, or loss.function=''",
+    ),
+    "rewards_of_tokens_have_an_estimator": (
+        lambda c: _changes_rewards(c.kl) and ":" in c.advantage.base_estimator,
+        "{kl.place} changes rewards token by token, but {advantage.base_estimator} reads one reward of a response; set "
+        "kl.place=loss",
     ),
     "kl_cov_has_its_loss": (
         lambda c: "kl_cov" in c.shaping.steps and c.loss.dual_clip,

@@ -16,7 +16,7 @@ from fr3e_jax.configuration.settings import ConfigError, nearest_paths, sections
 from fr3e_jax.shipped_files import find_recipe, recipe_names
 
 INCLUDE = "include"
-CODE = ("data.task", "data.verifier", "tools.kind", "environment.kind")
+CODE = ("data.task", "data.verifier", "tools.kind", "environment.kind", "loss.function", "advantage.base_estimator")
 """Settings that may name a file of the user's code."""
 FILES = ("model.path", "model.tokenizer", "data.root", "data.path")
 """Settings that name files to read, or an address in an object store."""

@@ -245,10 +245,11 @@ class NestedConfig:
 class AdvantageConfig:
     """From rewards to advantages: baselines per group, and FR3E's adaptive modulation."""
 
-    base_estimator: Literal["grpo", "rloo", "mean", "maxrl", "gae", "pass_at_k", "reward"] = option(
+    base_estimator: str = option(
         "grpo",
-        "advantages of base rollouts: z-score (GRPO), leave-one-out (RLOO), minus the mean, the same over the mean "
-        "(MaxRL), from a critic (gae: PPO), those that maximise pass@k, or the reward itself",
+        "advantages of base rollouts: grpo (z-score), rloo (leave-one-out), mean (minus the mean), maxrl (the same "
+        "over the mean), gae (from a critic: PPO), pass_at_k (those that maximise it), reward (itself), or "
+        "'FILE.py:NAME' / 'package.module:NAME' of your own function of a group",
     )
     state_estimator: Literal["grpo", "rloo", "mean", "tree", "nested"] = option(
         "mean",
@@ -300,6 +301,9 @@ class LossConfig:
         ge=0,
     )
     entropy_coefficient: float = option(0.0, "weight of the entropy bonus", ge=0)
+    function: str = option(
+        "", "'FILE.py:NAME' / 'package.module:NAME' of your own loss of tokens; empty: the clipped surrogate"
+    )
 
 
 @dataclass
@@ -566,7 +570,8 @@ class Config:
         if self.explore.enabled:
             return "fr3e" + steps
         plus = self.rollout.reject_degenerate and self.loss.epsilon_high > self.loss.epsilon_low
-        name = {"gae": "ppo", "reward": "reinforce"}.get(self.advantage.base_estimator, self.advantage.base_estimator)
+        estimator = self.advantage.base_estimator.rpartition(":")[2]
+        name = {"gae": "ppo", "reward": "reinforce"}.get(estimator, estimator)
         if self.loss.ratio == "sequence" and name == "grpo":
             name = "gspo"
         return name + ("++" if plus and name == "grpo" else "") + steps

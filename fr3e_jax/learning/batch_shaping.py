@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fr3e_jax.configuration.options import configured_call
-from fr3e_jax.configuration.schema import LossConfig, ShapingConfig
+from fr3e_jax.configuration.schema import Config, ShapingConfig
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS
+from fr3e_jax.learning.configured_programs import loss_settings
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, stacked
@@ -31,9 +32,9 @@ def _names(shaping: ShapingConfig) -> list[str]:
     return names[:-1] if names and SHAPING_STEPS[names[-1]].in_loss else names
 
 
-def reads_scores(shaping: ShapingConfig, loss: LossConfig) -> bool:
-    """True if a mini-batch reads scores before its update, for shaping steps or a ratio of whole responses."""
-    return bool(_names(shaping)) or loss.ratio == "sequence"
+def reads_scores(config: Config) -> bool:
+    """True if a mini-batch reads scores before its update, for shaping steps or numbers of whole responses."""
+    return bool(_names(config.shaping)) or bool(loss_settings(config).sequence_fields)
 
 
 def needs_entropies(shaping: ShapingConfig) -> bool:
@@ -46,19 +47,26 @@ def shape_mini_batch(
 ) -> dict[str, float]:
     """Apply the shaping steps, write their results into the packed rows, and return the steps' metrics.
 
-    A step (or GSPO's ratio) may read the current policy. The mini-batch is then scored again if an update has passed
-    since the scoring pass.
+    A step (or a loss that reads the ratio of whole responses) may read the current policy. The mini-batch is then
+    scored again if an update has passed since the scoring pass.
     """
     shaping = setup.config.shaping
-    steps, by_sequence = mini_batch_steps(shaping), setup.config.loss.ratio == "sequence"
-    if not steps and not by_sequence:
+    steps, of_sequences = mini_batch_steps(shaping), loss_settings(setup.config).sequence_fields
+    if not steps and not of_sequences:
         return {}
-    reads_current = by_sequence or any(CURRENT_POLICY & {*SHAPING_STEPS[name].reads} for name in _names(shaping))
+    reads_current = "sequence_log_ratios" in of_sequences or any(
+        CURRENT_POLICY & {*SHAPING_STEPS[name].reads} for name in _names(shaping)
+    )
     current = old
     if reads_current and learner.updates != old.updates:
         current = score_packed(setup, learner, learner.params, batch, [mini_batch], entropies=True)
-    if by_sequence:
-        fill([mini_batch], "sequence_log_ratios", _sequence_log_ratios(batch, mini_batch, old, current))
+    before = _of_members(mini_batch, old.logprobs)
+    if "sequence_log_ratios" in of_sequences:
+        now = _of_members(mini_batch, current.logprobs)
+        fill([mini_batch], "sequence_log_ratios", _sequence_log_ratios(batch, mini_batch, now, before))
+    if "sequence_sampler_gaps" in of_sequences:
+        sampled = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in mini_batch.trunks]
+        fill([mini_batch], "sequence_sampler_gaps", _sequence_log_ratios(batch, mini_batch, before, sampled))
     if not steps:
         return {}
     tokens = _tokens(setup, learner, step, mini_batch, old, current)
@@ -67,11 +75,17 @@ def shape_mini_batch(
     return {f"shaping/{name}": value for name, value in metrics.items()}
 
 
-def _sequence_log_ratios(batch: list[TrainingTrunk], mini_batch: MiniBatch, old: Scores, current: Scores) -> PerToken:
-    """Mean over a branch's trained tokens of log π − log π_old, at each of its tokens. (GSPO, eq. 7.)"""
-    now, before = ([scores.logprobs[position] for position in mini_batch.members] for scores in (current, old))
+def _of_members(mini_batch: MiniBatch, values: PerToken) -> PerToken:
+    """Those of a batch's values that belong to the mini-batch's trunks."""
+    return [values[position] for position in mini_batch.members]
+
+
+def _sequence_log_ratios(
+    batch: list[TrainingTrunk], mini_batch: MiniBatch, logprobs: PerToken, others: PerToken
+) -> PerToken:
+    """Mean over a branch's trained tokens of a log-ratio, at each of its tokens. (GSPO, eq. 7.)"""
     trains = [[branch.trains for branch in trunk.branches] for trunk in mini_batch.trunks]
-    ratios = iter(sequence_log_ratios(stacked(now), stacked(before), stacked(trains)))
+    ratios = iter(sequence_log_ratios(stacked(logprobs), stacked(others), stacked(trains)))
     ratios_by_branch: PerToken = [[] for _ in batch]
     for position, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True):
         lengths = [len(branch.token_ids) for branch in trunk.branches]

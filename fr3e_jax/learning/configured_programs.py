@@ -9,6 +9,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from fr3e_jax.configuration.schema import Config, OptimizerConfig
+from fr3e_jax.objectives.user_objectives import user_loss
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.critic_programs import CriticPrograms
@@ -71,6 +72,7 @@ def loss_settings(config: Config) -> LossSettings:
         kl_coefficient=kl.coefficient if kl.place == "loss" else 0.0,
         kl_estimator=kl.estimator,
         entropy_advantage=(bonus.alpha, bonus.kappa) if shaping.steps[-1:] == ["entropy_advantage"] else None,
+        function=user_loss(loss.function),
         covariance_penalty=shaping.kl_cov.coefficient if "kl_cov" in shaping.steps else None,
     )
 

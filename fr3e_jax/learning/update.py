@@ -120,8 +120,8 @@ def score_full_batch(
 
 
 def reads_old_logprobs(config: Config) -> bool:
-    """True if shaping steps, a ratio of whole responses or a divergence in the reward read them before an update."""
-    return reads_scores(config.shaping, config.loss) or (config.kl.coefficient > 0 and config.kl.place == "reward")
+    """True if shaping steps, numbers of whole responses or a divergence in the reward read them before an update."""
+    return reads_scores(config) or (config.kl.coefficient > 0 and config.kl.place == "reward")
 
 
 def _write_reference(setup: LearningSetup, packed: Iterable[MiniBatch], scored: Scored) -> None:
@@ -248,6 +248,7 @@ _TOKEN_MEANS = {
 def _update_metrics(sums: Sums) -> dict[str, float]:
     tokens = max(sums.loss_tokens, 1)
     means = {metric: sums.totals[name] / tokens for name, metric in _TOKEN_MEANS.items() if name in sums.totals}
+    means |= {name: total / tokens for name, total in sums.totals.items() if name.startswith("loss/")}
     names = sums.shaping[0] if sums.shaping else ()
     shaping = {name: float(np.mean([metrics[name] for metrics in sums.shaping])) for name in names}
     norms = sums.gradient_norms or [0.0]

@@ -17,6 +17,7 @@ from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.filters import balanced_group, has_both_kinds, is_degenerate
 from fr3e_jax.objectives.selection import soft_overlong_penalty
+from fr3e_jax.objectives.user_objectives import UserObjective, user_estimator
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.explore_programs import group_advantages
 from fr3e_jax.programs.size_buckets import power_of_two
@@ -188,14 +189,21 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
     if not groups:
         return []
     a, (graded, right, lengths, mask) = config.advantage, _columns(groups)
+    estimator = user_estimator(a.base_estimator)
     rewards = estimator_rewards(a, config.rollout.max_response_tokens, graded, lengths)
     options = {"estimator": a.base_estimator, "unbiased_std": a.unbiased_std, "k": a.pass_at_k}
     if a.base_estimator == "gae":
         advantages = np.zeros(rewards.shape, np.float32)  # replaced once the critic has scored the full batch
+    elif estimator is not None:
+        advantages = [_estimated(estimator, *row) for row in zip(groups, rewards, right, lengths, mask, strict=True)]
     else:
         advantages = group_advantages(rewards, mask, right=right, **options)
     trunks = []
     for group, prompt_advantages, read in zip(groups, advantages, rewards, strict=True):
+        if estimator is not None:
+            group.trained = [
+                n for n in range(len(group.rollouts)) if group.trains(n) and not np.isnan(prompt_advantages[n])
+            ]
         group.advantages, prompt = prompt_advantages[: len(group.rollouts)], group.prompt_ids
         branches = [
             sampled_branch(rollout, len(prompt), group.advantages[n], reward=float(read[n]), right=bool(group.right[n]))
@@ -209,6 +217,15 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
         routes = routes_of_trunk(group.rollouts, len(prompt))
         trunks.append(TrainingTrunk(prompt, branches, step, prompt_tokens=len(prompt), routes=routes))
     return trunks
+
+
+def _estimated(
+    estimator: UserObjective, group: PromptGroup, rewards: np.ndarray, right: np.ndarray, lengths: np.ndarray, mask
+) -> np.ndarray:
+    """Advantages of a prompt's rollouts by the user's own estimator; NaN: does not train."""
+    replayed = [] if group.replayed is None else ["right"]
+    values = {"rewards": rewards[mask], "right": right[mask], "lengths": lengths[mask]}
+    return estimator.group_advantages(values | {"outcomes": [*group.outcomes, *replayed]})
 
 
 def _members(group: PromptGroup) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

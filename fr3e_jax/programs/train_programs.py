@@ -20,12 +20,13 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from fr3e_jax.objectives.divergence import KL_ESTIMATORS
+from fr3e_jax.objectives.divergence import KL_ESTIMATORS, bounded_log_ratio
 from fr3e_jax.objectives.entropy import branching_factor, token_entropy, token_logprobs
 from fr3e_jax.objectives.losses import clipped_surrogate, entropy_bonus, truncated_importance_weight
 from fr3e_jax.objectives.reductions import masked_sum
 from fr3e_jax.objectives.selection import kl_cov_losses
 from fr3e_jax.objectives.shaping import entropy_based_advantages
+from fr3e_jax.objectives.user_objectives import UserObjective
 from fr3e_jax.policy.head import Counted, Head, count_tokens, gather_tokens, scatter_tokens, token_loss, token_scores
 from fr3e_jax.policy.lora import Adapted, joined, relative_change, trained, with_trained
 from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bind
@@ -58,6 +59,9 @@ class TrainRows(NamedTuple):
     sampler_logprobs: jax.Array  # float32, as the decoder reported them
     reference_logprobs: jax.Array | None = None  # float32, of the reference policy, where the loss has a KL term
     sequence_log_ratios: jax.Array | None = None  # float32, mean log-ratio of the token's sequence, where GSPO reads it
+    sequence_sampler_gaps: jax.Array | None = (
+        None  # float32, the same of old to sampler, where the user's loss reads it
+    )
     penalised: jax.Array | None = None  # bool, tokens that pay the penalty of KL-Cov
 
 
@@ -75,6 +79,17 @@ class LossSettings:
     kl_estimator: str = "k3"
     entropy_advantage: tuple[float, float] | None = None  # (alpha, kappa) of Cheng et al.'s bonus on the advantages
     covariance_penalty: float | None = None  # KL-Cov: unclipped, and this times |log-ratio| where ``penalised``
+    function: UserObjective | None = None  # the user's own, in place of the clipped surrogate
+
+    @property
+    def sequence_fields(self) -> tuple[str, ...]:
+        """The fields of `TrainRows` with a number for each sequence that this loss reads."""
+        read = () if self.function is None else self.function.fields
+        return tuple(
+            name
+            for name in ("sequence_log_ratios", "sequence_sampler_gaps")
+            if name in read or (self.sequence_ratio and name == "sequence_log_ratios")
+        )
 
 
 @dataclass(frozen=True)
@@ -165,15 +180,18 @@ def policy_token_losses(batch: TrainRows, logprobs, entropies, settings: LossSet
         alpha, kappa = settings.entropy_advantage
         advantages, ratio = entropy_based_advantages(advantages, entropies, mask, alpha=alpha, kappa=kappa)
         shaping["entropy_advantage"] = ratio
-    losses, stats = clipped_surrogate(
-        _ratio_logprobs(batch, logprobs, settings),
-        batch.old_logprobs,
-        advantages,
-        mask,
-        epsilon_low=settings.epsilon_low,
-        epsilon_high=settings.epsilon_high,
-        dual_clip=settings.dual_clip,
-    )
+    if settings.function is not None:
+        losses, stats = _user_losses(batch._replace(advantages=advantages), logprobs, entropies, settings.function)
+    else:
+        losses, stats = clipped_surrogate(
+            _ratio_logprobs(batch, logprobs, settings),
+            batch.old_logprobs,
+            advantages,
+            mask,
+            epsilon_low=settings.epsilon_low,
+            epsilon_high=settings.epsilon_high,
+            dual_clip=settings.dual_clip,
+        )
     if settings.covariance_penalty is not None:
         losses = kl_cov_losses(
             logprobs, batch.old_logprobs, advantages, mask, batch.penalised, coefficient=settings.covariance_penalty
@@ -194,6 +212,18 @@ def policy_token_losses(batch: TrainRows, logprobs, entropies, settings: LossSet
         losses = losses + entropy_bonus(entropies, mask, coefficient=settings.entropy_coefficient)
     values = stats | shaping | {"entropy": entropies}
     return losses, {name: masked_sum(value, mask) for name, value in values.items()}
+
+
+def _user_losses(batch: TrainRows, logprobs, entropies, function: UserObjective):
+    """The user's token losses, 0 outside of the mask, and statistics: the policy ratio and the user's own."""
+    mask, scores = batch.loss_mask, {"logprobs": logprobs, "entropies": entropies}
+    fields = {name: scores[name] if name in scores else getattr(batch, name) for name in function.fields}
+    fields |= {"logprobs": logprobs, "old_logprobs": batch.old_logprobs}
+    values = {name: jnp.where(mask, value, 0.0) for name, value in fields.items()}
+    losses, statistics = function.token_losses(values)
+    ratio = jnp.exp(bounded_log_ratio(values["logprobs"], values["old_logprobs"]))
+    named = {f"loss/{name}": value for name, value in statistics.items()}
+    return jnp.where(mask, losses, 0.0), jax.lax.stop_gradient(named | {"ratio": ratio})
 
 
 def _ratio_logprobs(batch: TrainRows, logprobs, settings: LossSettings):
@@ -350,7 +380,7 @@ class TrainPrograms(OptimizerPrograms):
             mask,
             *(scalar,) * 4,
             reference_logprobs=scalar if loss.kl_coefficient else None,
-            sequence_log_ratios=scalar if loss.sequence_ratio else None,
+            **{name: scalar for name in loss.sequence_fields},
             penalised=mask if loss.covariance_penalty is not None else None,
         )
 

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from fr3e_jax.configuration.recipe import CODE
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.settings import setting_value
 from fr3e_jax.data.character_tokenizer import CHARACTERS
-from fr3e_jax.data.task import BUILT_IN, Task, held_out_split
+from fr3e_jax.data.task import Task, held_out_split
 from fr3e_jax.data.tokenizer import FILES, TextCodec
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.problem import Problem
-from fr3e_jax.tools.tool import FORMS
 from fr3e_jax.user_code import parse_reference
 
 HASHED_PROBLEMS = 20_000  # of a split; of a longer one, so many evenly spaced problems
@@ -108,15 +109,10 @@ def tokenizer_fingerprint(codec: TextCodec) -> str:
 
 
 def user_files(config: Config) -> dict[str, str]:
-    """SHA-256, shortened, of the user's file that each setting names: task, verifier, tool, environment."""
-    named = {"data.task": config.data.task, "data.verifier": config.data.verifier}
-    named |= {"tools.kind": config.tools.kind, "environment.kind": config.environment.kind}
-    built_in = {"", "none", "task", *BUILT_IN, *FORMS}
-    hashes = {}
-    for setting, text in named.items():
-        if text not in built_in and (file := _source_file(parse_reference(text, setting).source)):
-            hashes[setting] = _digest([file.read_bytes()])
-    return hashes
+    """SHA-256, shortened, of the user's file that each setting names: task, verifier, tool, environment, objectives."""
+    named = {setting: setting_value(config, setting) for setting in CODE}
+    files = {name: _source_file(parse_reference(text, name).source) for name, text in named.items() if ":" in text}
+    return {name: _digest([file.read_bytes()]) for name, file in files.items() if file}
 
 
 def _source_file(source: str) -> Path | None:

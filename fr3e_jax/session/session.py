@@ -16,6 +16,7 @@ from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.hub import model_directory, pinned
 from fr3e_jax.learning.declared_rows import declared_rows
 from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.objectives.user_objectives import check_estimator
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import batch_shards
@@ -116,6 +117,7 @@ def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool
         make = load_environment(config.environment, task)
         if make is not None:
             task = posed_task(task, make, config.environment, texts.prompt_ids, texts.codec.without_marks)
+        check_estimator(config.advantage.base_estimator, config.rollout.rollouts_per_prompt)
         user_function = user_verifier(config.data.verifier)
         grader = Grader(user_function or task.verifier(), config.rewards, ENVIRONMENT if make else "verifier")
     if user_function:

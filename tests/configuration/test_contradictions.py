@@ -11,6 +11,15 @@ from fr3e_jax.configuration.check import RULES, TRAINING_RULES
 
 # rule: contradicting settings; settings that resolve it; a text of the advice, if it does not name the first of these
 CASES = {
+    "a_loss_of_ones_own_clips_itself": (
+        "loss.function=mine.py:loss loss.ratio=sequence",
+        "loss.ratio=token",
+        "does not read loss.ratio=sequence",
+    ),
+    "rewards_of_tokens_have_an_estimator": (
+        "advantage.base_estimator=mine.py:gfpo kl.coefficient=0.01 kl.place=reward",
+        "kl.place=loss",
+    ),
     "adapters_are_local": (
         "model.lora.path=gs://bucket/adapter",
         "model.lora.path=adapter",

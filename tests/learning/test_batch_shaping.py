@@ -195,6 +195,37 @@ def test_mini_batches_are_scored_again_only_after_an_update(session, plain, para
     assert scored == []
 
 
+GSPO = """
+import jax, jax.numpy as jnp
+
+def gspo(logprobs, advantages, sequence_log_ratios, sequence_sampler_gaps):
+    ratio = jnp.exp(sequence_log_ratios + logprobs - jax.lax.stop_gradient(logprobs))
+    losses = jnp.maximum(-ratio * advantages, -jnp.clip(ratio, 1 - 0.001, 1 + 0.002) * advantages)
+    return losses, {"gap": sequence_sampler_gaps}
+"""
+
+
+def test_a_loss_of_the_users_own_reads_ratios_of_whole_responses(session, params, batch, tiny_run, tmp_path):
+    """GSPO as a user's function gives the weights of ``loss.ratio=sequence``."""
+    (tmp_path / "mine.py").write_text(GSPO)
+    settings = {"explore__enabled": False, "training__mini_batch_rollouts": 8}
+    clips = {"loss__ratio": "sequence", "loss__epsilon_low": 0.001, "loss__epsilon_high": 0.002}
+    shifted, results = copy.deepcopy(batch), []
+    for trunk in shifted:
+        for branch in trunk.branches:
+            branch.sampler_logprobs = branch.sampler_logprobs - 0.25
+    for options in (clips, {"loss__function": f"{tmp_path}/mine.py:gspo"}):
+        twin = tiny_run.changed(session, **settings, **options)
+        learner = learner_of(twin.model.train_programs(twin.config), params)
+        metrics = update_policy(twin.learning, learner, STEP, copy.deepcopy(shifted), TokenLedger())
+        results.append((metrics, jax.tree.leaves(learner.params)))
+    (built_in, expected), (mine, weights) = results
+    assert mine["updates"] > 1 and mine["loss/policy"] == pytest.approx(built_in["loss/policy"], rel=1e-5)
+    assert mine["loss/gap"] == pytest.approx(0.25, rel=1e-4)
+    for left, right in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-6)
+
+
 def test_a_mini_batch_without_a_token_makes_no_update(session, plain, params, batch, tiny_run):
     twin = tiny_run.changed(session, explore__enabled=False, shaping__steps=["overlong_mask"])
     cut = copy.deepcopy(batch)

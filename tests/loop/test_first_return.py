@@ -205,6 +205,17 @@ def test_bases_are_drawn_at_random(session, tiny_run):
     assert len(set(map(tuple, found))) > 3
 
 
+def test_an_estimator_of_the_users_own_leaves_rollouts_out(session, tiny_run):
+    """It sees what each rollout is, and the shorter half alone trains."""
+    name = "fr3e_jax.objectives.example_objectives:shortest_half"
+    twin = tiny_run.changed(session, explore__enabled=False, advantage__base_estimator=name)
+    group = group_of(session, [1, 0, 1, 0], lengths=[8, 2, 3, 9])
+    (trunk,) = base_trunks(twin.config, 1, [group])
+    assert [len(branch.token_ids) for branch in trunk.branches] == [2, 3]
+    np.testing.assert_allclose([branch.advantages[0] for branch in trunk.branches], [-1, 1], rtol=1e-5)
+    assert [group.trains(n) for n in range(4)] == [False, True, True, False]
+
+
 def test_base_trunks_take_the_advantages_of_their_estimator(session, tiny_run):
     def advantages(**settings):
         twin = tiny_run.changed(session, **{f"advantage__{name}": value for name, value in settings.items()})

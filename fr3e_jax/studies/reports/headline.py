@@ -71,7 +71,11 @@ def _method(run: StoredRun) -> str:
     if verb != "train":
         return {"sft": "supervised fine-tuning", "rft": "rejection sampling"}.get(verb, verb)
     settings = run.settings
-    usual = "fr3e" if settings.get("explore.enabled") else str(settings.get("advantage.base_estimator") or "")
+    usual = (
+        "fr3e"
+        if settings.get("explore.enabled")
+        else str(settings.get("advantage.base_estimator") or "").rpartition(":")[2]
+    )
     algorithm = str((run.summary or {}).get("algorithm") or usual).upper()
     return algorithm + (", adaptive return" if settings.get("returns.size") else "")
 
