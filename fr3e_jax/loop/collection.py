@@ -149,7 +149,9 @@ def return_and_explore(
             trunks += explored_trunks(explore, step, credited)
     silent = _observe_yield(state, groups, trunks, config.rollout.prompts_per_round if rounds > 1 else len(groups))
     batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)
-    state.kept_bases.add(step, groups, credited)
+    rollouts = sum(len(group.rollouts) for group in groups)
+    sampling_rounds = rollouts / (len(groups) * config.rollout.rollouts_per_prompt)
+    state.kept_bases.add(step, groups, credited, sampling_rounds)
     state.replay.observe(step, groups)
     if config.rollout.allocation != "uniform":
         state.success_rates.observe(groups)

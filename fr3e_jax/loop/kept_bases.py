@@ -36,7 +36,7 @@ from fr3e_jax.rollouts.noise import RETURN, Noise
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.session.texts import Texts
 
-SHARE_DECAY = 0.9  # of the running shares, per round
+SHARE_DECAY = 0.9  # of the running shares, per round of samples
 LEAST_SPACING = 1.0  # tokens
 
 
@@ -95,18 +95,23 @@ class KeptBases:
     def _waiting(self, step: int) -> list[KeptBase]:
         return [base for base in self.bases if base.step != step or base.visits < self.settings.visits_per_step]
 
-    def add(self, step: int, groups: Sequence[PromptGroup], explored: Sequence[Anchored] = ()) -> None:
+    def add(
+        self, step: int, groups: Sequence[PromptGroup], explored: Sequence[Anchored] = (), sampling_rounds: float = 1.0
+    ) -> None:
         """Keep the shortest success of each hard prompt of a fresh round; beyond ``returns.size`` the oldest leave.
 
         With ``returns.failures``, keep the shortest failure of each easy one. A prompt of a kept base keeps that base.
         By the rule of anchors, only an explored base has depths.
+
+        ``sampling_rounds``: mean number of rounds that sampled a prompt. The running share forgets with each of them: a
+        run that samples its prompts several times has fewer steps of fresh prompts, and would return on an old share.
         """
         if not self.settings.size:
             return
         failures = self.settings.failures
         share = float(np.mean([not group.right.any() or (failures and group.right.all()) for group in groups]))
-        first = not self.fresh_tokens
-        self.wasted_share = share if first else SHARE_DECAY * self.wasted_share + (1 - SHARE_DECAY) * share
+        decay = SHARE_DECAY**sampling_rounds if self.fresh_tokens else 0.0
+        self.wasted_share = decay * self.wasted_share + (1 - decay) * share
         self._spend(fresh=sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts))
         kept_positions = {base.position for base in self.bases}
         forks = {(visited.group.position, visited.base): visited.forks for visited in explored}

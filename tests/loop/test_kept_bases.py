@@ -119,6 +119,15 @@ def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returni
     assert not kept_bases.due(1) and kept_bases.due(2), "each success has its visits in every step"
 
 
+def test_the_share_of_all_wrong_prompts_forgets_with_every_round_of_samples(returning, stream):
+    kept_bases = KeptBases(returning.config.returns)
+    kept_bases.add(1, [group_of(returning, stream, 0, [False] * 4)], sampling_rounds=4)
+    assert kept_bases.wasted_share == 1.0  # the first round decides alone
+    for rounds, share in ((1, 0.9), (2, 0.9**3)):
+        kept_bases.add(2, [group_of(returning, stream, 1, [True, False, False, False])], sampling_rounds=rounds)
+        assert kept_bases.wasted_share == pytest.approx(share)
+
+
 def test_a_visit_moves_a_success_to_the_depth_where_half_of_its_rollouts_succeed(returning, stream):
     kept_bases = filled(returning, stream)
     (anchored,) = visit(kept_bases, returning, 2, stream)
