@@ -81,7 +81,7 @@ def oracle_config(config: Config, prompts: int, rollouts: int) -> Config:
         setattr(reinforce, section, copy.deepcopy(getattr(config, section)))
     reinforce.name, reinforce.seed = config.name, config.seed
     reinforce.data.seed += 1  # other prompts than those of the repeats
-    reinforce.explore.enabled, reinforce.tools.branching = False, False
+    reinforce.explore.enabled = False
     reinforce.advantage.base_estimator, reinforce.loss.aggregation = "mean", "token_mean"
     reinforce.rollout.prompts_per_round = prompts // ORACLE_PARTS
     reinforce.rollout.rollouts_per_prompt, reinforce.rollout.reject_degenerate = rollouts, False

@@ -11,12 +11,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, setting_value, settings
 
 RULES = contradictions.RULES | sampler_rules.RULES | tool_rules.RULES
-TRAINING_RULES = (
-    contradictions.TRAINING_RULES
-    | exploration_rules.TRAINING_RULES
-    | method_rules.TRAINING_RULES
-    | tool_rules.TRAINING_RULES
-)
+TRAINING_RULES = contradictions.TRAINING_RULES | exploration_rules.TRAINING_RULES | method_rules.TRAINING_RULES
 """Rules of reinforcement learning; sft, eval and sample ignore them."""
 
 _PATH = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)+")

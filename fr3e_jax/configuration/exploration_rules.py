@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from fr3e_jax.configuration.contradictions import Rules, reads_files
-from fr3e_jax.configuration.schema import TREE_ESTIMATORS, Config, ExploreConfig
+from fr3e_jax.configuration.schema import Config, ExploreConfig
 
 
 def _rate_of_one_success(rate: float, rollouts: int) -> tuple[str, str] | None:
@@ -24,7 +24,6 @@ def _without_plain_groups(config: Config) -> tuple[str, str] | None:
     """A setting by which base rollouts are no group of fixed size that trains on its rewards, and one without."""
     for is_set, setting, remedy in (
         (config.explore.enabled, "explore.enabled=true", "explore.enabled=false"),
-        (config.tools.branching, "tools.branching=true", "tools.branching=false"),
         (config.rollout.sampling_rounds > 1, "rollout.sampling_rounds", "rollout.sampling_rounds=1"),
         (config.rollout.rollouts_per_prompt == 1, "rollout.rollouts_per_prompt=1", "rollout.rollouts_per_prompt=2"),
         (config.advantage.base_estimator == "gae", "advantage.base_estimator=gae", "advantage.base_estimator=grpo"),
@@ -34,13 +33,6 @@ def _without_plain_groups(config: Config) -> tuple[str, str] | None:
     return None
 
 
-def _other_branches(config: Config) -> tuple[str, str] | None:
-    """The setting by which rollouts branch from others, twice."""
-    if config.explore.enabled:
-        return "explore.enabled", "explore.enabled"
-    return ("tools.branching", "tools.branching") if config.tools.branching else None
-
-
 def _changed_verdicts(config: Config) -> tuple[str, str] | None:
     """A setting that changes the rewards of returned rollouts, and one that does not."""
     advantage = config.advantage
@@ -48,7 +40,6 @@ def _changed_verdicts(config: Config) -> tuple[str, str] | None:
         (config.kl.coefficient > 0 and config.kl.place == "reward", "kl.place=reward", "kl.place=loss"),
         (advantage.base_estimator == "gae", "advantage.base_estimator=gae", "advantage.base_estimator=grpo"),
         (advantage.overlong_margin, "advantage.overlong_margin", "advantage.overlong_margin=0"),
-        (config.tools.branching, "tools.branching=true", "tools.branching=false"),
     ):
         if config.returns.size and is_set:
             return setting, remedy
@@ -65,15 +56,6 @@ TRAINING_RULES: Rules = {
         lambda c: c.explore.enabled and c.explore.max_correct + c.explore.max_wrong == 0,
         "{explore.enabled} with {explore.max_correct} and {explore.max_wrong} expands nothing; set one of them to 1, "
         "or explore.enabled=false",
-    ),
-    "exploration_meets_a_prompt": (
-        lambda c: (
-            c.explore.enabled
-            and c.rollout.reject_degenerate
-            and _rate_of_one_success(c.explore.max_success_rate, c.rollout.rollouts_per_prompt)
-        ),
-        "{explore.max_success_rate} is below {}, the least success rate of a kept prompt with "
-        "{rollout.rollouts_per_prompt}: no prompt is expanded; nearest: explore.max_success_rate={}",
     ),
     "anchors_fit_into_a_response": (
         lambda c: _longer_response(c.explore, c.rollout.max_response_tokens),
@@ -96,20 +78,13 @@ TRAINING_RULES: Rules = {
         "trains them a second time with the advantage of their group; set explore.train_base=false, or "
         "explore.block_credit=false",
     ),
-    "anchors_to_return_to_are_placed": (
-        lambda c: c.returns.size and c.returns.depth_rule == "anchors" and not c.explore.enabled,
-        "{returns.depth_rule} returns to the anchors of Explore, and {explore.enabled} places none; set "
-        "returns.depth_rule=target, or explore.enabled=true",
-    ),
     "a_delimiter_has_text": (
         lambda c: c.explore.enabled and c.explore.anchor_selection == "delimiter" and not c.explore.delimiter,
         "explore.delimiter is empty, and every token contains the empty text; set it to the text that ends a step, "
         "or explore.anchor_selection=uniform",
     ),
     "a_tree_is_not_modulated": (
-        lambda c: (
-            c.explore.enabled and c.advantage.state_estimator in TREE_ESTIMATORS and c.advantage.modulation != "none"
-        ),
+        lambda c: c.explore.enabled and c.advantage.state_estimator == "tree" and c.advantage.modulation != "none",
         "{advantage.state_estimator} compares the values of states itself and does not read {advantage.modulation}; "
         "set advantage.modulation=none",
     ),
@@ -128,9 +103,9 @@ TRAINING_RULES: Rules = {
         "change; set {}, or returns.size=0",
     ),
     "only_plain_rollouts_are_sampled_again": (
-        lambda c: c.rollout.sampling_rounds > 1 and _other_branches(c),
-        "{rollout.sampling_rounds} samples prompts again from their start, but {}=true branches from the first "
-        "rollouts; set {}=false, or rollout.sampling_rounds=1",
+        lambda c: c.rollout.sampling_rounds > 1 and c.explore.enabled,
+        "{rollout.sampling_rounds} samples prompts again from their start, but {explore.enabled} branches from "
+        "the first rollouts; set explore.enabled=false, or rollout.sampling_rounds=1",
     ),
     "replayed_responses_join_a_plain_group": (
         lambda c: c.rollout.replay_share and _without_plain_groups(c),

@@ -13,7 +13,7 @@ from fr3e_jax.configuration.environment_section import EnvironmentConfig
 from fr3e_jax.configuration.experts_section import ExpertsConfig
 from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.model_names import ModelName
-from fr3e_jax.configuration.options import implementations, implemented_by, option
+from fr3e_jax.configuration.options import option
 from fr3e_jax.configuration.shaping_sections import ShapingConfig
 from fr3e_jax.configuration.task_sections import CharCountConfig, LockConfig, MazeConfig, OrderConfig
 
@@ -109,11 +109,6 @@ class RolloutConfig:
     """First Return: base rollouts from the prompts."""
 
     prompts_per_round: int = option(32, "prompts sampled in a round; rounds repeat until the batch is full", ge=1)
-    round_size: Literal["fixed", "yield"] = option(
-        "fixed",
-        "prompts of a round: always prompts_per_round; or what the batch still needs by the prompts' running yield, at "
-        "most prompts_per_round, so that few rollouts are carried",
-    )
     rollouts_per_prompt: int = option(16, "base rollouts of each prompt (N)", ge=1)
     sampling_rounds: int = option(
         1,
@@ -197,7 +192,6 @@ class ExploreConfig:
     block_credit: bool = option(
         False, "train the expanded base rollout too, each block with V(S_j+1) - V(S_j), or with its credit in a tree"
     )
-    max_success_rate: float = option(1.0, "expand only prompts whose base success rate is at most this", gt=0, le=1)
 
 
 @dataclass
@@ -205,10 +199,10 @@ class ReturnConfig:
     """Kept bases: own successes of hard prompts are kept and continued again from depths within them."""
 
     size: int = option(0, "successes that are kept, of as many prompts; 0: off", ge=0)
-    depth_rule: Literal["target", "fixed", "anchors"] = option(
+    depth_rule: Literal["target", "fixed"] = option(
         "target",
-        "depths around that from which returns.target of the rollouts succeed, always the same ones, evenly spaced "
-        "(PrefixRL), or the anchors of Explore",
+        "depths around that from which returns.target of the rollouts succeed, or always the same ones, evenly spaced "
+        "(PrefixRL)",
     )
     visits: int = option(8, "kept successes that a round of returns continues", ge=1)
     visits_per_step: int = option(2, "visits of the same success within one training step", ge=1)
@@ -218,7 +212,7 @@ class ReturnConfig:
     least_share: float = option(
         0.25, "no continuations while a smaller share of the prompts is All-Wrong: plain rollouts then do", ge=0, lt=1
     )
-    depths: int = option(3, "depths of a success that a visit continues (returns.depth_rule=target or fixed)", ge=1)
+    depths: int = option(3, "depths of a success that a visit continues", ge=1)
     rollouts: int = option(8, "rollouts from each depth", ge=2)
     max_success_rate: float = option(0.25, "a prompt is hard up to this success rate of its base rollouts", gt=0, le=1)
     failures: bool = option(
@@ -227,18 +221,6 @@ class ReturnConfig:
     target: float = option(
         0.5, "success rate at the depth to return to; a prompt that reaches it by itself is solved", gt=0, lt=1
     )
-
-
-@implemented_by("objectives.rollout_tree:tree_advantages", source="TreeRL, Hou et al. 2025")
-@dataclass
-class TreeConfig:
-    """Step values: leaves of a node against those of the root and of its parent. No settings."""
-
-
-@implemented_by("objectives.rollout_tree:nested_advantages", source="TreePO, Li et al. 2025, arXiv:2508.17445")
-@dataclass
-class NestedConfig:
-    """Nested baselines: rewards against the means of all the subtrees that contain them. No settings."""
 
 
 @dataclass
@@ -251,9 +233,9 @@ class AdvantageConfig:
         "over the mean), gae (from a critic: PPO), pass_at_k (those that maximise it), reward (itself), or "
         "'FILE.py:NAME' / 'package.module:NAME' of your own function of a group",
     )
-    state_estimator: Literal["grpo", "rloo", "mean", "tree", "nested"] = option(
+    state_estimator: Literal["grpo", "rloo", "mean", "tree"] = option(
         "mean",
-        "baseline of state groups (FR3E: mean), or an estimator on the prompt's whole tree, with its own section",
+        "baseline of state groups (FR3E: mean), or step values on the prompt's whole tree (TreeRL, Hou et al. 2025)",
     )
     pass_at_k: int = option(4, "responses of a subset (advantage.base_estimator=pass_at_k)", ge=1)
     reward_range: Literal["zero_one", "minus_one_one"] = option(
@@ -274,12 +256,6 @@ class AdvantageConfig:
         "the reward falls by up to 1 over this many tokens before rollout.max_response_tokens (DAPO); 0: off",
         ge=0,
     )
-    tree: TreeConfig = field(default_factory=TreeConfig)
-    nested: NestedConfig = field(default_factory=NestedConfig)
-
-
-TREE_ESTIMATORS = implementations(AdvantageConfig)
-"""Values of ``advantage.state_estimator`` that read the prompt's whole tree, and their implementations."""
 
 
 @dataclass
@@ -451,10 +427,10 @@ class CheckpointConfig:
 
 @dataclass
 class ToolsConfig:
-    """Tools that the policy calls while it answers, and branching after their answers (ARPO)."""
+    """Tools that the policy calls while it answers."""
 
-    kind: str = option("none", "none, calculator, python (confined), or 'FILE.py:NAME' of your own function of a call")
-    begin: str = option("", "text that opens a call; empty: the tool's own ('<<' or a python fence)")
+    kind: str = option("none", "none, python (confined), or 'FILE.py:NAME' of your own function of a call")
+    begin: str = option("", "text that opens a call; empty: the tool's own (a python fence)")
     end: str = option("", "text that closes a call and stops decoding until the answer is there; empty: the tool's own")
     result: str = option("", "text that is appended, with {output} for the answer; empty: the tool's own")
     max_calls: int = option(4, "calls of a response that are answered; later calls are ordinary text", ge=1)
@@ -462,13 +438,6 @@ class ToolsConfig:
         32, "tokens of an answer, cut if longer; they count towards rollout.max_response_tokens", ge=1
     )
     seconds: float = option(3.0, "CPU time of a python call; any call may take twice as long by the clock", gt=0)
-    branching: bool = option(
-        False, "branch where the entropy rose after an answer or observation, to rollout.rollouts_per_prompt (ARPO)"
-    )
-    initial_rollouts: int = option(8, "rollouts of a prompt before any branching (ARPO)", ge=1)
-    beam: int = option(2, "continuations of a state after an answer, the first included (ARPO)", ge=2)
-    branch_probability: float = option(0.5, "p of clip(u - w dH, 0, 1) <= p, the rule of branching (ARPO)", ge=0, le=1)
-    entropy_weight: float = option(0.2, "w of that rule", ge=0)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from fr3e_jax.configuration.schema import ToolsConfig
 
 def _missing_mark(tools: ToolsConfig) -> str:
     """``begin`` or ``end`` where a tool of the user's has none; empty if nothing is missing."""
-    if tools.kind in ("none", "calculator", "python"):
+    if tools.kind in ("none", "python"):
         return ""
     return next((name for name in ("begin", "end") if not getattr(tools, name)), "")
 
@@ -28,11 +28,7 @@ def _range_without_zero(environment: EnvironmentConfig) -> tuple[str, str, str] 
 
 RULES: Rules = {
     "tool_settings_are_read": (
-        lambda c: (
-            c.tools.kind == "none"
-            and not c.environment.enabled
-            and first_set(c.tools, "begin", "end", "result", "branching")
-        ),
+        lambda c: c.tools.kind == "none" and not c.environment.enabled and first_set(c.tools, "begin", "end", "result"),
         "tools.{} is not read with {tools.kind}; nearest: tools.kind=python",
     ),
     "a_call_has_marks": (
@@ -86,23 +82,5 @@ RULES: Rules = {
         lambda c: _range_without_zero(c.environment),
         "environment.{}={} leaves out 0, the sum of an episode that is cut before its first turn; "
         "nearest: environment.{}=0",
-    ),
-}
-
-TRAINING_RULES: Rules = {
-    "branching_has_rollouts_left": (
-        lambda c: (
-            c.tools.branching
-            and c.tools.initial_rollouts >= c.rollout.rollouts_per_prompt
-            and max(1, c.rollout.rollouts_per_prompt // 2)
-        ),
-        "{tools.initial_rollouts} leaves no rollout of {rollout.rollouts_per_prompt} for branches; "
-        "nearest: tools.initial_rollouts={}",
-    ),
-    "one_way_of_branching": (
-        lambda c: c.tools.branching and c.explore.enabled,
-        "{tools.branching} (ARPO) and {explore.enabled} (FR3E) both branch, but a rollout that branched from another "
-        "one has no cache of its own to explore anchors from; set explore.enabled=false, or tools.branching=false to "
-        "explore rollouts that call tools",
     ),
 }

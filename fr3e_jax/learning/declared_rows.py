@@ -210,9 +210,8 @@ def _trunks_of_a_prompt(
         yield [(prompt, length()) for _ in range(rollout.rollouts_per_prompt)]
     returned = returns.max_share / (1 - returns.max_share) * rollout.rollouts_per_prompt * expected.mean()
     while returns.size and returned > 0:
-        depths = explore.num_anchors if returns.depth_rule == "anchors" else returns.depths
         first, last = sorted(random.integers(0, length(), 2).tolist())
-        branches = trained(np.linspace(first, last, depths).astype(int).tolist(), returns.rollouts)
+        branches = trained(np.linspace(first, last, returns.depths).astype(int).tolist(), returns.rollouts)
         returned -= sum(tokens for _, tokens in branches)
         yield branches
     for _ in range(max(min(explore.max_correct + explore.max_wrong, rollout.rollouts_per_prompt), 1) * explore.enabled):

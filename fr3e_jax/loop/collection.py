@@ -21,7 +21,6 @@ from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.kept_bases import credit_visits
-from fr3e_jax.loop.round_size import certain_rounds
 from fr3e_jax.loop.run_report import no_signal_message
 from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.policy.network import Params
@@ -80,7 +79,7 @@ def collect(session: Session, state: TrainingState, display: Console) -> Batch:
 
     Args:
       session: the parts of the run.
-      state: its step keys all noise; its prompts, kept bases, carried trunks, yields and counts change.
+      state: its step keys all noise; its prompts, kept bases, carried trunks and counts change.
       display: is told of stages and dropped prompts.
 
     Raises:
@@ -147,11 +146,11 @@ def return_and_explore(
             explored = roll_out_states(session, policy, step, anchored)  # sampled and graded
             credited = assign_advantages(explore, config.advantage, explored)
             trunks += explored_trunks(explore, step, credited)
-    silent = _observe_yield(state, groups, trunks, config.rollout.prompts_per_round if rounds > 1 else len(groups))
+    silent = _silent_rounds(groups, trunks, rounds)
     batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)
     rollouts = sum(len(group.rollouts) for group in groups)
     sampling_rounds = rollouts / (len(groups) * config.rollout.rollouts_per_prompt)
-    state.kept_bases.add(step, groups, credited, sampling_rounds)
+    state.kept_bases.add(step, groups, sampling_rounds)
     state.replay.observe(step, groups)
     if config.rollout.allocation != "uniform":
         state.success_rates.observe(groups)
@@ -185,14 +184,10 @@ def return_to_kept_bases(
 def _next_prompts(session: Session, state: TrainingState, stages: StepStages, missing: int) -> tuple[list[Prompt], int]:
     """The prompts to sample now, and how many rounds they are; ``missing``: rollouts that the batch lacks."""
     config, rollout = session.config, session.config.rollout
-    per_round, per_prompt = rollout.prompts_per_round, rollout.rollouts_per_prompt
-    rounds, by_yield = 1, rollout.round_size == "yield"
-    # Explore and ARPO keep caches until the round ends; kept bases decide anew after each round.
-    if not (config.explore.enabled or config.tools.branching or config.returns.size):
-        rounds = max(certain_rounds(missing, per_round, per_prompt, last=not by_yield), 1)
-    count = rounds * per_round
-    if rounds == 1 and by_yield:
-        count = state.yields.prompts_for(missing, per_round, per_prompt)
+    # Explore keeps caches until the round ends; kept bases decide anew after each round.
+    single = config.explore.enabled or config.returns.size
+    rounds = 1 if single else certain_rounds(missing, rollout.prompts_per_round * rollout.rollouts_per_prompt)
+    count = rounds * rollout.prompts_per_round
     prompts = state.replay.prompts(state.step, count, state.prompts, session.texts, session.noise)
     with as_config_error():
         prompts += state.prompts.take(count - len(prompts))
@@ -202,20 +197,25 @@ def _next_prompts(session: Session, state: TrainingState, stages: StepStages, mi
     return prompts, rounds
 
 
-def _observe_yield(state: TrainingState, groups: list[PromptGroup], trunks: list[TrainingTrunk], per_round: int) -> int:
-    """Count what each round of ``per_round`` prompts gave, and return how many of the last rounds were silent.
+def certain_rounds(missing: int, of_a_round: int) -> int:
+    """Rounds of so many rollouts that a batch needs even if every rollout trains; one stream of prompts samples them.
+
+    ``missing``: rollouts that the batch lacks, at least 1.
+    """
+    return -(-missing // of_a_round)
+
+
+def _silent_rounds(groups: list[PromptGroup], trunks: list[TrainingTrunk], rounds: int) -> int:
+    """The number of the last rounds that gave nothing to train on.
 
     Rounds of one stream count as if each had been sampled alone; their trunks are one for each prompt that is kept.
     """
-    if per_round == len(groups):
-        state.yields.observe(len(groups), count_rollouts(trunks))
+    if rounds == 1:
         return int(not trunks)
-    silent, trained = 0, iter(trunks)
+    silent, per_round, trained = 0, len(groups) // rounds, iter(trunks)
     for start in range(0, len(groups), per_round):
-        members = groups[start : start + per_round]
-        rollouts = count_rollouts([next(trained) for group in members if group.kept])
-        state.yields.observe(len(members), rollouts)
-        silent = 0 if rollouts else silent + 1
+        members = [next(trained) for group in groups[start : start + per_round] if group.kept]
+        silent = 0 if count_rollouts(members) else silent + 1
     return silent
 
 

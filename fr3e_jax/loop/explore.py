@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.configuration.options import configured_call
-from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, ExploreConfig
+from fr3e_jax.configuration.schema import AdvantageConfig, ExploreConfig
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at, by_state
@@ -146,7 +145,6 @@ def assign_advantages(explore: ExploreConfig, a: AdvantageConfig, explored: list
         mask,
         *(ranged_rewards(x, a.reward_range) for x in of_bases),
         estimator=a.state_estimator,
-        tree=configured_call(a, a.state_estimator),
         unbiased_std=a.unbiased_std,
         modulation=a.modulation,
         initial=a.initial_modulation,
@@ -201,7 +199,7 @@ def _has_signal(advantage: AdvantageConfig, rewards: np.ndarray, advantages: np.
 
     With a tree estimator, equal leaves still have an advantage over the rest of the tree.
     """
-    if advantage.state_estimator in TREE_ESTIMATORS:
+    if advantage.state_estimator == "tree":
         return bool(np.any(advantages))
     return not is_degenerate(rewards)
 

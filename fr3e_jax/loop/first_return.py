@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy as np
 from fr3e_jax.configuration.schema import AdvantageConfig, Config, ExploreConfig
 from fr3e_jax.data.stream import Prompt
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
-from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.filters import balanced_group, has_both_kinds, is_degenerate
@@ -113,13 +111,12 @@ def _round_of_groups(
         groups[index] = group
         return group.chosen
 
-    if not (config.explore.enabled or config.tools.branching):
+    if not config.explore.enabled:
         # Nothing will be promoted, so lanes keep no hidden states and wait for no verdict.
         for index, rollouts in enumerate(session.sampler.sample(params, requests, ended=grading.ended)[0]):
             choose_when_graded(index, rollouts, True)
         return [groups[index] for index in range(len(prompts))]
-    sample = partial(sample_branching, session) if config.tools.branching else session.sampler.sample
-    _, promoted = sample(params, requests, choose_when_graded, grading.ended)
+    _, promoted = session.sampler.sample(params, requests, choose_when_graded, grading.ended)
     for (index, base), trunk in promoted.items():
         groups[index].trunks[base] = trunk
     return [groups[index] for index in range(len(prompts))]
@@ -151,10 +148,9 @@ def base_requests(
 def choose_bases(explore: ExploreConfig, noise: Noise, step: int, group: PromptGroup) -> list[int]:
     """Indices of at most ``max_correct`` correct and ``max_wrong`` wrong base rollouts of a kept prompt, ascending.
 
-    The choice is random. Responses of one token are passed over: they have no state between the prompt and their end. A
-    prompt whose success rate exceeds ``max_success_rate`` has none.
+    The choice is random. Responses of one token are passed over: they have no state between the prompt and their end.
     """
-    if not explore.enabled or not group.kept or group.success_rate > explore.max_success_rate:
+    if not explore.enabled or not group.kept:
         return []
     generator = noise.generator(CHOICE, step, group.position)
     order = [int(n) for n in generator.permutation(len(group.rollouts)) if len(group.rollouts[n].token_ids) > 1]

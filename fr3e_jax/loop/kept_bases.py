@@ -3,13 +3,12 @@
 A success of a prompt that is seldom solved is worth much. Only its token ids are kept: one prefill under the current
 weights rebuilds the cache of its prefix. Several rollouts continue each depth, and only these continuations train.
 (Go-Explore, Ecoffet et al. 2021, returns to archived states; Prefix Sampling, arXiv:2605.05112, and PrefixRL,
-arXiv:2601.18795, continue own successes.) There are three rules for the depths:
+arXiv:2601.18795, continue own successes.) There are two rules for the depths:
 
 - target: a few depths around that from which half of the rollouts succeed. Each visit moves it; as the policy
   improves, it moves back to the prompt. (AdaBack, Amani et al. 2025, arXiv:2506.18110, reveals an adaptive prefix of a
   given solution.)
 - fixed: those of the first visit, evenly spaced, for good (PrefixRL).
-- anchors: the anchors at which Explore had left the base.
 
 With ``returns.failures``, a failure of an easy prompt is kept as well. It is treated as a success is, with "wrong" in
 the place of "right": continued where half of the rollouts fail, until the prompt itself fails as often. (The passing
@@ -49,7 +48,6 @@ class KeptBase:
     token_ids: list[int]  # of the response
     success_rate: float  # of its prompt's base rollouts when it was sampled
     right: bool  # a success of a hard prompt; False: a failure of an easy one
-    forks: list[int]  # depths where Explore had left it
     depth: float  # tokens, the middle of the next visit's depths
     spacing: float  # tokens between them
     step: int  # of the last visit, or of its own sampling
@@ -95,13 +93,10 @@ class KeptBases:
     def _waiting(self, step: int) -> list[KeptBase]:
         return [base for base in self.bases if base.step != step or base.visits < self.settings.visits_per_step]
 
-    def add(
-        self, step: int, groups: Sequence[PromptGroup], explored: Sequence[Anchored] = (), sampling_rounds: float = 1.0
-    ) -> None:
+    def add(self, step: int, groups: Sequence[PromptGroup], sampling_rounds: float = 1.0) -> None:
         """Keep the shortest success of each hard prompt of a fresh round; beyond ``returns.size`` the oldest leave.
 
         With ``returns.failures``, keep the shortest failure of each easy one. A prompt of a kept base keeps that base.
-        By the rule of anchors, only an explored base has depths.
 
         ``sampling_rounds``: mean number of rounds that sampled a prompt. The running share forgets with each of them: a
         run that samples its prompts several times has fewer steps of fresh prompts, and would return on an old share.
@@ -114,21 +109,18 @@ class KeptBases:
         self.wasted_share = decay * self.wasted_share + (1 - decay) * share
         self._spend(fresh=sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts))
         kept_positions = {base.position for base in self.bases}
-        forks = {(visited.group.position, visited.base): visited.forks for visited in explored}
         for group in groups:
             if group.position in kept_positions:
                 continue
             if group.success_rate <= self.settings.max_success_rate:
-                self._add(step, group, True, forks)
+                self._add(step, group, True)
             elif failures and 1 - group.success_rate <= self.settings.max_success_rate:
-                self._add(step, group, False, forks)
+                self._add(step, group, False)
         self.bases = self.bases[-self.settings.size :]
 
-    def _add(self, step: int, group: PromptGroup, right: bool, forks: dict[tuple[int, int], list[int]]) -> None:
+    def _add(self, step: int, group: PromptGroup, right: bool) -> None:
         """Keep a prompt's shortest success (or failure), if it has one with a depth between the prompt and the end."""
         rollouts = [n for n in np.flatnonzero(group.right == right).tolist() if len(group.rollouts[n].token_ids) > 1]
-        if self.settings.depth_rule == "anchors":
-            rollouts = [n for n in rollouts if forks.get((group.position, n))]
         if not rollouts:
             return
         shortest = min(rollouts, key=lambda n: len(group.rollouts[n].token_ids))
@@ -141,11 +133,9 @@ class KeptBases:
                 token_ids=rollout.token_ids.tolist(),
                 success_rate=group.success_rate,
                 right=right,
-                forks=list(forks.get((group.position, shortest), [])),
                 depth=length / 2,
                 spacing=length / (self.settings.depths + 1),
                 step=step,
-                visits=int((group.position, shortest) in forks),  # Explore has been there in this step
                 tool_written=None if written is None else written.tolist(),
                 episode=rollout.episode,
             )
@@ -174,14 +164,12 @@ class KeptBases:
             base.position, problem, prompt_ids, [rollout], np.array([float(base.right)]), outcomes=[outcome]
         )
         group.trunks[0] = np.concatenate([prompt_ids, ids])
-        by_anchors = self.settings.depth_rule == "anchors"
-        count = self.settings.depths
-        depths = np.array(base.forks) if by_anchors else probed_depths(base.depth, base.spacing, count, len(ids))
+        depths = probed_depths(base.depth, base.spacing, self.settings.depths, len(ids))
         if written is not None:  # a continuation begins where the policy chooses, not within a tool's answer
             depths = np.unique([_next_sampled(written, depth) for depth in depths])
         forks = depths.tolist()
         # States of several visits in a step have numbers, and so noise, of their own.
-        first = base.visits * max(count, len(base.forks)) + 1
+        first = base.visits * self.settings.depths + 1
         base.visits += 1
         states = list(range(first, first + len(forks)))
         return Anchored(group=group, base=0, anchors=forks, states=states, forks=forks, parent=base.parent)
@@ -189,7 +177,7 @@ class KeptBases:
     def learn(self, explored: Sequence[Explored]) -> None:
         """Let a base leave once its prompt itself reaches the target; move the others' depths towards it.
 
-        A rollout counts towards the target if it ends as the base did. By the other rules, depths stay where they are.
+        A rollout counts towards the target if it ends as the base did. By the fixed rule, depths stay where they are.
         """
         self._spend(returned=sum(len(r.token_ids) for visited in explored for state in visited.rollouts for r in state))
         by_parent = {base.parent: base for base in self.bases}

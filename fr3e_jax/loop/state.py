@@ -11,7 +11,6 @@ from fr3e_jax.learning.learner import Learner, abstract_learner, fresh_learner, 
 from fr3e_jax.learning.reference import ReferenceResets
 from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.replay import Replay
-from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.loop.success_rates import SuccessRates
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.train_programs import TrainPrograms
@@ -61,7 +60,6 @@ class TrainingState(Progress):
     prompts: PromptStream
     kept_bases: KeptBases
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
-    yields: Yield = field(default_factory=Yield)
     replay: Replay = field(default_factory=Replay)
     success_rates: SuccessRates = field(default_factory=SuccessRates)
     resets: ReferenceResets = field(default_factory=ReferenceResets)
@@ -70,7 +68,6 @@ class TrainingState(Progress):
         return super().host_state(opened) | {
             "partial_batch": list(self.carried),
             "kept_bases": self.kept_bases.state_dict(),
-            "yields": asdict(self.yields),
             "replay": self.replay.state_dict(),
             "success_rates": dict(self.success_rates.counts),
             "reference_resets": asdict(self.resets),
@@ -85,7 +82,6 @@ class TrainingState(Progress):
         self.prompts.load_state_dict(host["stream"])
         self.kept_bases.load_state_dict(host["kept_bases"])
         self.carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
-        self.yields = Yield(**host["yields"])
         self.replay.load_state_dict(host["replay"])
         self.success_rates = SuccessRates(host["success_rates"])
         self.resets = ReferenceResets(**host["reference_resets"])

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
 from fr3e_jax.objectives.arrays import AnyArray, Number, checked_shapes
-from fr3e_jax.objectives.reductions import masked_mean
 
 
 @checked_shapes
@@ -64,48 +63,6 @@ def tree_advantages(
     before = jnp.concatenate([root, values[..., :-1]], axis=-1)
     credit = ((values - root) + (values - before)) / jnp.sqrt(counts)
     return advantages, jnp.where(position <= last, credit, 0.0)
-
-
-@checked_shapes
-def nested_advantages(
-    rewards: Shaped[AnyArray, "*batch J M"],
-    mask: Shaped[AnyArray, "*batch J M"],
-    final_reward: Number | Shaped[AnyArray, "*batch"],
-    root_value: Number | Shaped[AnyArray, "*batch"],
-    *,
-    weights: tuple[Number, Number, Number] = (1, 1, 1),
-) -> tuple[Float[jax.Array, "*batch J M"], Float[jax.Array, "*batch J"]]:
-    """A_i = Σ_d w_d (R_i − μ_d(i)) / Σ_d w_d, μ_d(i) = mean reward of the subtree at depth d that leaf i is in.
-
-    (Li et al. 2025, "TreePO", arXiv:2508.17445; equal weights are the released code's ``average``.) Depths: the prompt
-    with all its leaves; the base, with the rollouts of S_1..S_K and its own end; the state, with its own rollouts. The
-    subtree of S_0 = q is the prompt's at every depth.
-
-    Args:
-      rewards, mask, final_reward, root_value: as for `tree_advantages`.
-      weights: of prompt, base and state; not negative, not all 0. (1, 0, 0) leaves R_i − V(root).
-
-    Returns:
-      advantages of the rollouts, 0 outside the mask; and of the base's blocks, as for `tree_advantages`. A block is a
-      part of the base's own leaf, in the subtree of the state where it begins.
-    """
-    mask = jnp.asarray(mask, bool)
-    final, root = (jnp.asarray(x, jnp.float32)[..., None] for x in (final_reward, root_value))
-    # Counted from the base's reward, so that a tree of equal rewards has advantage exactly 0.
-    rewards = jnp.where(mask, jnp.asarray(rewards, jnp.float32) - final[..., None], 0.0)
-    root = root - final
-    later = mask[..., 1:, :]
-    leaves = 1.0 + later.sum(axis=(-2, -1))[..., None]
-    base = rewards[..., 1:, :].sum(axis=(-2, -1))[..., None] / leaves
-    of_prompt, of_base, of_state = (weight / sum(weights) for weight in weights)
-    states = of_prompt * root + of_base * base + of_state * masked_mean(rewards[..., 1:, :], later, axis=-1)
-    advantages = jnp.where(mask, rewards - jnp.concatenate([root, states], axis=-1)[..., None], 0.0)
-
-    exists = later.any(axis=-1)
-    states = jnp.take_along_axis(states, jnp.argsort(~exists, axis=-1, stable=True), axis=-1)
-    credit = -jnp.concatenate([(of_prompt + of_state) * root + of_base * base, states], axis=-1)
-    position = jnp.broadcast_to(jnp.arange(mask.shape[-2]), credit.shape)
-    return advantages, jnp.where(position <= exists.sum(axis=-1, keepdims=True), credit, 0.0)
 
 
 def _from_here_on(x: jax.Array) -> jax.Array:

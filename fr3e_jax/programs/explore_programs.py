@@ -7,9 +7,8 @@ Dimension key: P prompts, R base rollouts, J states S_0..S_K, M branches per sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +24,12 @@ from fr3e_jax.objectives.anchors import (
     select_anchors,
     uniform_anchors,
 )
+from fr3e_jax.objectives.rollout_tree import tree_advantages
 from fr3e_jax.objectives.values import state_values, trajectory_modulation
 from fr3e_jax.programs.program import Program
 from fr3e_jax.programs.size_buckets import padded, power_of_two
 
 _LEAST_ROWS = 64
-
-TreeEstimator = tuple[Callable, tuple[tuple[str, Any], ...]]  # function and keywords, hashable
 
 
 @partial(Program, static_argnames=("selection", "rules"))
@@ -112,16 +110,15 @@ def group_advantages(
     return np.asarray(advantages)[: len(rewards)]
 
 
-@partial(Program, static_argnames=("estimator", "tree", "unbiased_std", "modulation", "initial", "fresh"))
+@partial(Program, static_argnames=("estimator", "unbiased_std", "modulation", "initial", "fresh"))
 def _trajectories(
-    rewards, mask, base_value, final_reward, root_value, *, estimator, tree, unbiased_std, modulation, initial, fresh
+    rewards, mask, base_value, final_reward, root_value, *, estimator, unbiased_std, modulation, initial, fresh
 ):
     valid = mask.any(axis=-1)
     start = state_values(rewards, mask)[:, 0] if fresh else base_value
-    if tree is not None:
-        of_tree, keywords = tree
+    if estimator == "tree":
         values = state_values(rewards, mask).at[:, 0].set(start)
-        advantages, credit = of_tree(rewards, mask, final_reward, root_value, **dict(keywords))
+        advantages, credit = tree_advantages(rewards, mask, final_reward, root_value)
         return advantages, values, jnp.ones_like(values), credit
     if not fresh:
         initial = "one"  # without a trained S_0 there is no alpha_0 to put into a sharpened sum
@@ -144,7 +141,6 @@ def trajectory_advantages(
     root_value: np.ndarray | None = None,
     *,
     estimator: str,
-    tree: TreeEstimator | None = None,
     unbiased_std: bool,
     modulation: str,
     initial: str,
@@ -156,9 +152,9 @@ def trajectory_advantages(
       rewards, mask: ``[R, J, M]``; J counts S_0, whose row is empty unless ``fresh``; M is the largest group.
       base_value: ``[R]``, mean of the prompt's base rewards: V(S_0) unless ``fresh``.
       final_reward: ``[R]``, the base rollout's own.
-      root_value: ``[R]``, mean reward of all leaves of the prompt; only ``tree`` reads it.
-      tree: a function of `objectives.rollout_tree` and its keywords, in place of ``estimator``. It modulates nothing,
-        and gives blocks their own credit.
+      root_value: ``[R]``, mean reward of all leaves of the prompt; only the estimator ``tree`` reads it.
+      estimator: of state groups; ``tree`` (`objectives.rollout_tree`) modulates nothing and gives blocks their own
+        credit.
       fresh: V(S_0) is the mean of its own fresh rollouts, which train too.
 
     Returns:
@@ -173,7 +169,6 @@ def trajectory_advantages(
         padded(mask, rows),
         *of_bases,
         estimator=estimator,
-        tree=tree,
         unbiased_std=unbiased_std,
         modulation=modulation,
         initial=initial,

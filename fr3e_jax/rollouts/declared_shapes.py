@@ -57,9 +57,8 @@ def explore_call(config: Config) -> CallSize:
 def return_call(config: Config) -> CallSize:
     """Rollouts from the states on kept successes."""
     returns = config.returns
-    depths = config.explore.num_anchors if returns.depth_rule == "anchors" else returns.depths
-    branches = depths * returns.rollouts
-    return CallSize(returns.visits, branches, filled_lanes(branches, alike=depths == 1))
+    branches = returns.depths * returns.rollouts
+    return CallSize(returns.visits, branches, filled_lanes(branches, alike=returns.depths == 1))
 
 
 def _smaller_layouts(config: Config) -> tuple[LaneLayout, ...]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE, RETURN, TOOL, REPLAY = range(9)
+BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE, RETURN = range(7)
+REPLAY = 8
 
 
 @dataclass(frozen=True)

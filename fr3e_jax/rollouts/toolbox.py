@@ -116,7 +116,7 @@ class Toolbox:
     def take_counts(self) -> Counter[str]:
         """Counts since the last call of this method, the same on all processes.
 
-        They are calls by outcome, ``cut`` answers, and ``branched`` rollouts.
+        They are calls by outcome, and ``cut`` answers.
         """
         counts, self.counts = self.counts, Counter()
         return counts
@@ -148,7 +148,7 @@ class Toolbox:
     def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics of a step's rollouts: calls since the last call of this method, turns, and the tokens of answers."""
         counts, name = self.take_counts(), "environment" if self.tool.is_environment else "tools"
-        metrics: dict[str, float] = {f"{name}/{count}": counts[count] for count in ("cut", "branched")}
+        metrics: dict[str, float] = {f"{name}/cut": counts["cut"]}
         if not self.tool.is_environment:
             metrics |= {f"tools/{outcome}": counts[outcome] for outcome in get_args(Outcome)}
         if rollouts:

@@ -76,7 +76,7 @@ BATCH = MetricGroup("Full batch", "train", "every step", (
     M("batch/trunks", "trunks", "trunks of the batch"),
     M("batch/carried_rollouts", "rollouts", "rollouts that an earlier step sampled"),
     M("batch/age_mean", "steps",
-      "mean age of a rollout: steps since it was sampled. With `rollout.round_size=yield` few are carried", "lower"),
+      "mean age of a rollout: steps since it was sampled", "lower"),
     M("batch/age_max", "steps", "largest age of a rollout", "lower"),
     M("batch/age_share_0", SHARE, "rollouts that this step sampled", "higher"),
     M("batch/age_share_1", SHARE, "rollouts that the step before sampled"),
@@ -187,13 +187,11 @@ VERDICTS = MetricGroup("Verdicts, tools and environments", "train", "every step;
     M("tools/error", "calls", "calls that the tool refused or that raised", "lower", when="`tools.kind`"),
     M("tools/timeout", "calls", "calls that were not done at the deadline", "lower", when="`tools.kind`"),
     M("tools/cut", "calls", "answers cut at `tools.max_output_tokens`", "lower", when="`tools.kind`"),
-    M("tools/branched", "rollouts", "rollouts that ARPO branched after a tool's answer", when="`tools.kind`"),
     M("tools/calls_per_rollout", "calls", "mean number of calls of a rollout", when="`tools.kind`"),
     M("tools/given_share", SHARE, "tokens of the rollouts that a tool wrote", when="`tools.kind`"),
     *EPISODES,
     M("environment/cut", "observations",
       "observations cut at `environment.max_observation_tokens`", "lower", when=IN_ENVIRONMENTS),
-    M("environment/branched", "rollouts", "rollouts that ARPO branched after an observation", when=IN_ENVIRONMENTS),
     M("environment/given_share", SHARE, "tokens of the rollouts that the environment wrote", when=IN_ENVIRONMENTS),
 ))
 

@@ -62,13 +62,13 @@ def decoder_calls(session: Session) -> list[DecoderCall]:
     table = None if recognised is None else recognised.table.shape
     common = {"names": STREAM_NAMES, "stops": max(len(session.texts.codec.stop_ids), 1), "table": table}
     filtered = config.rollout.top_p < 1
-    promotes = config.explore.enabled or config.tools.branching
+    promotes = config.explore.enabled
     calls = [
         _evaluation_call(config, common),
         DecoderCall("prompts", *base_call(config), filtered, promotes, **common),
     ]
     if promotes:
-        calls.append(DecoderCall("promoted", *explore_call(config), filtered, config.tools.branching, **common))
+        calls.append(DecoderCall("promoted", *explore_call(config), filtered, False, **common))
     if config.returns.size:
         calls.append(DecoderCall("responses", *return_call(config), filtered, False, **common))
     return calls

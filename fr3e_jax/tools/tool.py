@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from fr3e_jax.configuration.schema import ToolsConfig
 from fr3e_jax.tools.answer import Answer
-from fr3e_jax.tools.calculator import calculate
 from fr3e_jax.tools.python import PythonTool
 from fr3e_jax.trusted_code import is_interrupt, users_code
 from fr3e_jax.user_code import parse_reference
@@ -26,11 +25,8 @@ if TYPE_CHECKING:
 BYTES_OF_A_TOKEN = 16  # of output; an ordinary token has fewer
 OUTPUT = "{output}"
 
-# Begin, end and the appended text: GSM8K's annotations; a fenced block and its output (ToRL, arXiv:2503.23383).
-FORMS = {
-    "calculator": ("<<", "=", f"{OUTPUT}>>"),
-    "python": ("```python\n", "\n```", f"\n```output\n{OUTPUT}\n```\n"),
-}
+PYTHON_FORM = ("```python\n", "\n```", f"\n```output\n{OUTPUT}\n```\n")
+"""Begin, end and the appended text: a fenced block and its output (ToRL, arXiv:2503.23383)."""
 
 
 class ToolState(Protocol):
@@ -115,7 +111,7 @@ def load_tool(config: ToolsConfig) -> Tool | None:
     """
     if config.kind == "none":
         return None
-    begin, end, result = FORMS.get(config.kind, ("", "", FORMS["python"][2]))
+    begin, end, result = PYTHON_FORM if config.kind == "python" else ("", "", PYTHON_FORM[2])
     begin, end, result = config.begin or begin, config.end or end, config.result or result
     before, output, after = result.partition(OUTPUT)
     if not output:
@@ -133,18 +129,15 @@ def load_tool(config: ToolsConfig) -> Tool | None:
         before=before,
         after=after,
         seconds=config.seconds,
-        deadline=None if config.kind in FORMS else 2 * config.seconds,
+        deadline=None if config.kind == "python" else 2 * config.seconds,
         max_calls=config.max_calls,
         max_answer_tokens=config.max_output_tokens,
-        at_once=config.kind == "calculator",
     )
 
 
 def _function(config: ToolsConfig) -> Callable[[str], Answer]:
-    if config.kind == "calculator":
-        return calculate
     if config.kind == "python":
         return PythonTool(config.seconds, BYTES_OF_A_TOKEN * config.max_output_tokens)
-    reference = parse_reference(config.kind, "tools.kind", built_in=("none", *FORMS))
+    reference = parse_reference(config.kind, "tools.kind", built_in=("none", "python"))
     function = reference.load("a function of the text of a call")
     return lambda call: Answer(str(function(call)), "answered")

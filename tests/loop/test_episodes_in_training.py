@@ -145,42 +145,16 @@ def test_records_and_metrics_tell_of_each_turn(own, stage, tmp_path):
     assert 0 < metrics["environment/given_share"] < 1 and metrics["environment/faults"] == 0
 
 
-def test_rollouts_branch_after_observations_as_arpo_branches_after_answers(own, params, tiny_run):
-    arpo = tiny_run.changed(
-        own,
-        explore__enabled=False,
-        tools__branching=True,
-        tools__branch_probability=1.0,
-        tools__initial_rollouts=2,
-    )
-    own.sampler.engine.take_counts()
-    groups = first_return(arpo, params, STEP, prepare(own.texts, [(0, scripted.problem(1))]))
-    counts = own.sampler.engine.take_counts()
-    assert counts.prefill_positions == len(groups[0].prompt_ids), "no position of a prefix is computed again"
-    assert own.sampler.toolbox.take_counts()["branched"] > 0
-    seeds = [rollout.episode.seed for rollout in groups[0].rollouts]
-    assert len(set(seeds)) < len(seeds)
-    alone = tiny_run.changed(arpo, tools__branch_probability=0.0, tools__entropy_weight=0.0)
-    apart = first_return(alone, params, STEP, prepare(own.texts, [(0, scripted.problem(1))]))
-    seeds = [rollout.episode.seed for rollout in apart[0].rollouts]
-    assert len(set(seeds)) == len(seeds) > 2, "a rollout that leaves the prompt has an episode of its own"
-    for problem, whole, reward in whole_rollouts(groups + apart, []):
-        read, rewards, _ = scripted.played_again(own.texts.codec, whole, problem, CAP)
-        np.testing.assert_array_equal(~whole.sampled, read)
-        assert whole.episode.rewards == rewards and reward == pytest.approx(sum(rewards))
-
-
-@pytest.mark.parametrize("rule", ["target", "anchors"])
-def test_kept_bases_go_on_inside_their_episodes(own, params, tiny_run, stage, rule):
+def test_kept_bases_go_on_inside_their_episodes(own, params, tiny_run, stage):
     """Their environments play the turns before a depth again, and one prefill is all that is computed of them."""
-    keeper, successes = tiny_run.changed(own, **RETURNING, returns__depth_rule=rule), []
+    keeper, successes = tiny_run.changed(own, **RETURNING), []
     for group in stage[0]:  # the rollout of most turns counts as a success
         turns = [len(rollout.episode.turns) for rollout in group.rollouts]
         outcomes = ["right" if n == np.argmax(turns) else "wrong" for n in range(len(turns))]
         successes.append(dataclasses.replace(group, outcomes=outcomes))
     stream = SimpleNamespace(position=9, problem_at=lambda position: successes[position].problem)
     kept_bases, restored = KeptBases(keeper.config.returns), KeptBases(keeper.config.returns)
-    kept_bases.add(STEP, successes, place_anchors(keeper, STEP, successes))
+    kept_bases.add(STEP, successes)
     restored.load_state_dict(json.loads(json.dumps(kept_bases.state_dict())))
     assert restored == kept_bases
     restored.bases[0].depth = 0.0
@@ -199,7 +173,7 @@ def test_kept_bases_go_on_inside_their_episodes(own, params, tiny_run, stage, ru
     for one, fork, state in states:
         seeds = {rollout.episode.seed for rollout in state}
         assert seeds == {one.rollout.episode.seed} if fork else len(seeds) == len(state), "from the prompt, all anew"
-    assert any(fork == 0 for _, fork, _ in states) == (rule == "target")
+    assert any(fork == 0 for _, fork, _ in states)
 
 
 def record(*rewards, **more):

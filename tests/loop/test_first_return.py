@@ -171,10 +171,7 @@ def test_responses_of_one_token_are_passed_over(session, tiny_run):
     assert choose_bases(twin.config.explore, twin.noise, 1, group_of(session, [1, 0], lengths=[1, 1])) == []
 
 
-def test_only_prompts_that_are_hard_enough_are_expanded(session, tiny_run):
-    twin = tiny_run.changed(session, explore__max_success_rate=0.25)
-    assert choose_bases(twin.config.explore, twin.noise, 1, group_of(session, [1, 0, 0, 0])) != []
-    assert choose_bases(twin.config.explore, twin.noise, 1, group_of(session, [1, 1, 0, 0])) == []
+def test_without_explore_no_base_is_chosen(session, tiny_run):
     off = tiny_run.changed(session, explore__enabled=False)
     assert choose_bases(off.config.explore, off.noise, 1, group_of(session, [1, 0, 0, 0])) == []
 

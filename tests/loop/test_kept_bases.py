@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.stream import PromptStream
-from fr3e_jax.loop.expansion import PromptGroup, anchored_at
-from fr3e_jax.loop.explore import anchor_rules, explored_trunks, roll_out_states
+from fr3e_jax.loop.expansion import PromptGroup
+from fr3e_jax.loop.explore import explored_trunks, roll_out_states
 from fr3e_jax.loop.kept_bases import KeptBases, credit_visits
 from fr3e_jax.loop.rollout_entries import records_of
 from fr3e_jax.loop.step_report import rollout_entries
@@ -179,32 +179,10 @@ def test_by_the_fixed_rule_the_depths_of_a_success_never_change(returning, strea
     )
 
 
-def test_by_the_rule_of_anchors_a_base_is_continued_where_explore_had_left_it(
-    returning, stream, params, streams, tiny_run
-):
-    session = tiny_run.changed(returning, explore__enabled=True, returns__depth_rule="anchors")
-    rules, kept_bases = anchor_rules(session.config.explore), KeptBases(session.config.returns)
-    groups = [group_of(session, stream, p, [False, True, False, False]) for p in (0, 1, 2)]
-    bases = [(groups[0], 1, [2, 4]), (groups[1], 0, [2]), (groups[2], 1, [])]
-    anchored = [anchored_at(group, base, anchors, rules, fresh=False) for group, base, anchors in bases]
-    kept_bases.add(4, groups, anchored)
-    assert [(base.parent, base.forks) for base in kept_bases.bases] == [("4/0/1", [2, 4])]  # the others: none, wrong
-    groups[0].trunks[1] = np.concatenate([groups[0].prompt_ids, groups[0].rollouts[1].token_ids])
-    visits = [visit(kept_bases, session, step, stream) for step in (4, 4, 5)]
-    assert [[one.forks for one in anchored] for anchored in visits] == [[[2, 4]], [], [[2, 4]]], "Explore is a visit"
-    kept_bases.learn([answered(visits[2][0], [1, 1, 1, 1], [1, 1, 1, 1])])
-    assert kept_bases.bases[0].forks == [2, 4] and kept_bases.bases[0].depth == 3.0
-    for step, visited in ((4, anchored[:1]), (4, visits[0]), (5, visits[2])):
-        roll_out_states(session, params, step, visited, rollouts=2)
-    assert len(streams) == len(set(streams)) == 12
-
-
-@pytest.mark.parametrize("rule", ["target", "anchors"])
-def test_states_of_a_visit_are_those_of_the_base_under_the_current_weights(returning, stream, params, tiny_run, rule):
-    session = tiny_run.changed(returning, explore__enabled=True, returns__depth_rule=rule)
+def test_states_of_a_visit_are_those_of_the_base_under_the_current_weights(returning, stream, params, tiny_run):
+    session = tiny_run.changed(returning, explore__enabled=True)
     group, kept_bases = group_of(session, stream, 3, [False, True, False, False]), KeptBases(session.config.returns)
-    explored = anchored_at(group, 1, [2, 4], anchor_rules(session.config.explore), fresh=False)
-    kept_bases.add(1, [group], [explored])
+    kept_bases.add(1, [group])
     anchored = visit(kept_bases, session, 2, stream)
     session.sampler.engine.take_counts()
     (visited,) = roll_out_states(session, params, 2, anchored, rollouts=4)
@@ -212,7 +190,7 @@ def test_states_of_a_visit_are_those_of_the_base_under_the_current_weights(retur
     assert session.sampler.engine.take_counts().prefill_positions == len(prompt) + len(base)
     logprobs = tiny_run.log_softmax(tiny_run.full_logits(session, params, [*prompt, *base]))
     entropies = -(np.exp(logprobs) * logprobs).sum(axis=1)
-    assert visited.forks == {"target": [2, 3, 4], "anchors": [2, 4]}[rule]
+    assert visited.forks == [2, 3, 4]
     for fork, state in zip(visited.forks, visited.rollouts, strict=True):
         for rollout in state:
             assert rollout.entropies[0] == pytest.approx(entropies[len(prompt) + fork - 1], abs=1e-5)

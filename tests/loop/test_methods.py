@@ -80,14 +80,13 @@ METHOD: dict[str, Callable[[Metrics], bool]] = {
         s["rft/branching_factor_selected"] > s["rft/branching_factor_right"] for s in m
     ),
     "tools_order": lambda m: all(s["tools/calls_per_rollout"] > 0 for s in m),
-    "treepo": lambda m: all(0 < s["advantage/max_abs"] < 1 for s in m),
     "truncated_importance": lambda m: all(s["logprob_gap/mean"] > 1e-4 for s in m),
     "vineppo": lambda m: all(s["batch/rollouts"] == s["batch/trunks"] for s in m),
 }
 """The expectation that a recipe's header states of its own metric, if it states one."""
 
 
-OWN_SESSION = ("rft", "tools", "arpo", "vineppo", "truncated")
+OWN_SESSION = ("rft", "tools", "vineppo", "truncated")
 """Recipes with programs of their own: from the warm start, with tools, with weights of another type."""
 
 

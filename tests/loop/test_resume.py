@@ -46,7 +46,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(resumed_run, finished_run, se
 def test_every_part_of_the_host_state_comes_back(finished_run, session):
     with reader(finished_run) as checkpoints:
         host = checkpoints.host_state(4)
-    host["yields"] = {"prompts": 7.0, "rollouts": 9.0}
     host["reference_resets"] = {"best_reward": 0.5, "steps_without_gain": 3}
     learner, kept_bases = SimpleNamespace(updates=host["updates"]), KeptBases(session.config.returns)
     state = TrainingState(learner=learner, prompts=session.prompt_stream(), kept_bases=kept_bases)

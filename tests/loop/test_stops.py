@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from method_settings import ARCHIVE, CALLING, PPO, RETURNS
+from method_settings import CALLING, PPO, RETURNS
 from run_comparison import assert_same_run, reader
 from stops import Watched, after_update, nth
 
@@ -30,13 +30,10 @@ CRITIC = (
         "advantage__normalise_batch": True,
         "training__epochs": 2,
         "kl__reset_every": 2,
-        "rollout__round_size": "yield",
         "training__max_steps": 3,
     }
 )
 THREE_STEPS = SHORT | {"training__max_steps": 3}
-# Only prompts without a success make rounds return to the kept bases.
-VISITED = ARCHIVE | {"rollout__rollouts_per_prompt": 2, "rollout__prompts_per_round": 1}
 MANY = {"rollout__prompts_per_round": 1, "training__micro_batch_tokens": 64, "training__max_steps": 2}
 TOOLS = CALLING | {"rollout__reject_degenerate": False}
 ENVIRONMENT = {
@@ -47,11 +44,6 @@ ENVIRONMENT = {
     "environment__observation": "({observation}3=",
     "environment__max_turns": 3,
     "environment__max_observation_tokens": 3,
-}
-BRANCHES = {
-    "tools__branching": True,
-    "tools__initial_rollouts": 2,
-    "tools__branch_probability": 1.0,
 }
 
 
@@ -95,24 +87,14 @@ def test_a_stopped_run_saves_the_last_finished_step_and_its_continuation_is_equa
     [
         pytest.param(CRITIC, [nth("update", 2), after_update("first_return", 2)], marks=pytest.mark.slow, id="ppo"),
         pytest.param(MANY, [nth("first_return", 11), nth("update", 2)], id="many rounds"),
-        pytest.param(THREE_STEPS | VISITED, [after_update("explore", 3), nth("explore", 3)], id="archive"),
         pytest.param(THREE_STEPS | RETURNS, [nth("return", 3), after_update("return", 1)], id="returns"),
         pytest.param(TOOLS | SHORT, [nth("update", 1), nth("first_return", 12)], id="tools"),
-        pytest.param(
-            TOOLS | PLAIN | BRANCHES, [nth("update", 1), nth("first_return", 5)], marks=pytest.mark.slow, id="branching"
-        ),
         pytest.param(ENVIRONMENT | SHORT, [nth("update", 2), nth("explore", 4)], id="environment"),
         pytest.param(
             ENVIRONMENT | RETURNS | SHORT,
             [nth("update", 1), nth("first_return", 20)],
             marks=pytest.mark.slow,
             id="played returns",
-        ),
-        pytest.param(
-            ENVIRONMENT | BRANCHES | PLAIN,
-            [nth("update", 1), nth("first_return", 4)],
-            marks=pytest.mark.slow,
-            id="played arpo",
         ),
     ],
 )

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fr3e_jax.objectives.advantages import mean_advantages
-from fr3e_jax.objectives.rollout_tree import nested_advantages, tree_advantages
+from fr3e_jax.objectives.rollout_tree import tree_advantages
 
 J, M = 4, 3
 
@@ -83,42 +82,3 @@ def test_a_base_without_states_is_one_block():
     advantages, blocks = tree_advantages(np.zeros((J, M)), np.zeros((J, M), bool), 1.0, 0.25)
     assert not np.any(advantages)
     np.testing.assert_allclose(blocks, [1.5, 0, 0, 0])
-
-
-class TestNestedAdvantages:
-    REWARDS, MASK = np.array([[0, 1], [1, 0], [0, 0], [1, 1]]), np.array([[1, 1], [1, 1], [0, 0], [1, 1]], bool)
-
-    def test_hand_computed(self):
-        """Weights 1/4, 1/4, 1/2; V(root) = 0.5, base (1+0+1+1+1)/5 = 0.8, V(S_1) = 0.5, V(S_3) = 1; no S_2."""
-        advantages, blocks = nested_advantages(self.REWARDS, self.MASK, 1.0, 0.5, weights=(1, 1, 2))
-        first, third = 0.125 + 0.2 + 0.25, 0.125 + 0.2 + 0.5
-        wanted = [[-0.5, 0.5], [1 - first, -first], [0, 0], [1 - third, 1 - third]]
-        np.testing.assert_allclose(advantages, wanted, atol=1e-6)
-        np.testing.assert_allclose(blocks, [1 - (0.375 + 0.2), 1 - first, 1 - third, 0], atol=1e-6)
-
-    def test_one_weight_leaves_the_deviation_from_that_mean(self):
-        inputs = (self.REWARDS, self.MASK, 1.0, 0.25)
-        root, blocks = nested_advantages(*inputs, weights=(2, 0, 0))
-        np.testing.assert_allclose(root, np.where(self.MASK, self.REWARDS - 0.25, 0), atol=1e-6)
-        np.testing.assert_allclose(blocks, [0.75, 0.75, 0.75, 0], atol=1e-6)
-        state, _ = nested_advantages(*inputs, weights=(0, 0, 1))
-        np.testing.assert_allclose(state[1:], mean_advantages(self.REWARDS, self.MASK)[1:], atol=1e-6)
-
-    def test_a_mean_of_single_depths_is_their_weighted_sum(self):
-        inputs = (
-            np.random.default_rng(0).random((5, J, M)),
-            np.ones((5, J, M), bool),
-            np.full(5, 0.3),
-            np.full(5, 0.6),
-        )
-        whole = nested_advantages(*inputs, weights=(3, 1, 4))
-        parts = [nested_advantages(*inputs, weights=w) for w in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
-        for found, *single in zip(whole, *parts, strict=True):
-            wanted = sum(w * s for w, s in zip((3 / 8, 1 / 8, 4 / 8), single, strict=True))
-            np.testing.assert_allclose(found, wanted, atol=1e-6)
-
-    @pytest.mark.parametrize("reward", [0.0, 1.0, 0.9])
-    def test_a_tree_of_equal_rewards_has_advantage_exactly_0(self, reward):
-        full = (np.full((J, M), reward), np.ones((J, M), bool), reward, reward)
-        advantages, blocks = nested_advantages(*full, weights=(1, 1, 1))
-        assert not np.any(advantages) and not np.any(blocks)

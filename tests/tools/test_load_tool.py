@@ -16,16 +16,10 @@ def test_kind_none_loads_no_tool():
     assert load_tool(ToolsConfig()) is None
 
 
-def test_calculator_reads_gsm8k_annotations():
-    tool = load_tool(ToolsConfig(kind="calculator"))
-    assert tool.call_in("so <<48/2=") == "48/2"
-    assert (tool.before, tool.open(None, 0).answer("48/2").text, tool.after) == ("", "24", ">>")
-    assert tool.call_in("48/2=") is None and tool.call_in("<<48/2") is None
-
-
 def test_python_tool_reads_fenced_blocks():
     tool = load_tool(ToolsConfig(kind="python"))
     assert tool.call_in("First:\n```python\nprint(1)\n```") == "print(1)"
+    assert tool.call_in("print(1)\n```") is None and tool.call_in("```python\nprint(1)") is None
     assert tool.open(None, 0).answer("print(1)").text == "1"
 
 
@@ -40,7 +34,7 @@ def test_users_function_answers_and_its_exception_is_an_answer(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
     [
-        ("pyhton", ValueError, "expected none, calculator, python, .*; did you mean 'python'"),
+        ("pyhton", ValueError, "expected none, python, .*; did you mean 'python'"),
         ("nowhere.py:f", FileNotFoundError, "does not exist; give its path"),
         ("no.such.module:f", ValueError, "there is no module no; .*name a file instead"),
         ("json:nothing", ValueError, "'json:nothing', but json has no such name; expected a function of the text"),
