@@ -14,17 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.row_planner import (
-    CALL,
-    LEAST_SIZE,
-    Family,
-    cut,
-    families_of,
-    fill_rows,
-    largest_branches,
-    row_counts,
-    selections,
-)
+from fr3e_jax.learning.row_planner import CALL, LEAST_SIZE, PlannedBatch
 from fr3e_jax.learning.trained_trunks import owns_of, planned_sizes
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.size_buckets import power_of_two, size_bucket
@@ -75,7 +65,11 @@ def chosen_shapes(
       tokens: positions of a micro-batch, padding counted; only the smallest row of a size may exceed it.
       shards, key_cost: see `declared_rows`.
     """
-    search = _Search([families_of(*batch) for batch in batches], key_cost, CALL * tokens)
+    planned = [PlannedBatch(*batch) for batch in batches]
+
+    def work(shapes: Sequence[RowShape]) -> float:
+        return sum(batch.cheapest(shapes, key_cost, CALL * tokens)[0] for batch in planned)
+
     positions = max(tokens // shards, 1)
     rows = _tried_rows(*longest, positions, min(min(map(min, forks)) for forks, _ in batches))
     chosen: tuple[RowShape, ...] = ()
@@ -86,7 +80,7 @@ def chosen_shapes(
             for row in tried
             for most in _row_numbers(max(positions // row.positions, 1))
         }
-        works = {pair: search.work((*chosen, *pair)) for pair in pairs if len(chosen) + len(pair) <= MOST_SHAPES}
+        works = {pair: work((*chosen, *pair)) for pair in pairs if len(chosen) + len(pair) <= MOST_SHAPES}
         ranked = sorted(works, key=lambda pair: (works[pair], pair))
         if not ranked or works[ranked[0]] > _WORTH * least:
             break
@@ -98,36 +92,6 @@ def chosen_shapes(
 
 
 _chosen_once = lru_cache(chosen_shapes)  # a plan tries many settings, of which few change rows
-
-
-class _Search:
-    """Work of mini-batches in shapes that are tried; rows are filled once for each selection."""
-
-    def __init__(self, batches: Sequence[Sequence[Family]], key_cost: float, call: float):
-        self._batches, self._key_cost, self._call = batches, key_cost, call
-        self._largest = [largest_branches(families) for families in batches]
-        self._filled: dict[tuple[int, tuple[RowShape, ...]], dict[RowShape, int]] = {}
-
-    def work(self, shapes: Sequence[RowShape]) -> float:
-        """Work of all mini-batches in micro-batches of ``shapes``."""
-        counts, total = row_counts(shapes), 0.0
-        works = {row: row.work(self._key_cost) for row in counts}
-        for batch, branches in enumerate(self._largest):
-            total += min(
-                sum(
-                    works[row] * count + self._call
-                    for row, filled in self._filled_rows(batch, selection).items()
-                    for count in cut(filled, counts[row])
-                )
-                for selection in selections(counts, branches)
-            )
-        return total
-
-    def _filled_rows(self, batch: int, selection: tuple[RowShape, ...]) -> dict[RowShape, int]:
-        if (batch, selection) not in self._filled:
-            filled = fill_rows(self._batches[batch], selection)
-            self._filled[batch, selection] = {row: len(rows) for row, rows in filled.items()}
-        return self._filled[batch, selection]
 
 
 def _tried_rows(trunk: int, branch: int, positions: int, least_fork: int) -> list[RowShape]:
@@ -182,12 +146,10 @@ def expected_mini_batches(config: Config, count: int, rollouts: int) -> Iterator
     mean, cap = config.rollout.expected_tokens, config.rollout.max_response_tokens
     for batch in range(count):
         expected = expected_lengths(mean or max(cap * (count + 2 * batch + 1) // (3 * count), 1), cap)
-        forks: list[list[int]] = []
-        lengths: list[list[int]] = []
-        while sum(map(len, forks)) < rollouts * (3 + batch % 3) / 4:
-            for trunk in _trunks_of_a_prompt(config, expected, random):
-                forks.append([fork for fork, _ in trunk])
-                lengths.append([length for _, length in trunk])
+        trunks: list[list[tuple[int, int]]] = []
+        while sum(map(len, trunks)) < rollouts * (3 + batch % 3) / 4:
+            trunks += _trunks_of_a_prompt(config, expected, random)
+        forks, lengths = ([[branch[n] for branch in trunk] for trunk in trunks] for n in (0, 1))
         yield planned_sizes(forks, lengths, owns_of(config.explore, forks))[:2]
 
 

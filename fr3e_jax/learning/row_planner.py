@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -121,21 +122,28 @@ def plan_rows(
       key_cost: work to attend to a position, as a part of a position's other work
         (`fr3e_jax.policy.architecture.Architecture.key_cost`).
     """
-    families = families_of(forks, lengths)
-    branches = [branch for _, branches in families for branch in branches]
+    batch = PlannedBatch(forks, lengths)
+    branches = [branch for _, branches in batch.families for branch in branches]
     if left := [b for b in branches if not any(shape.holds(b.fork, b.length) for shape in shapes)]:
         size, capacity = max(branch.fork for branch in left), max(branch.length for branch in left)
         shapes = [*shapes, RowShape(shards, size_bucket(size, LEAST_SIZE), 1, size_bucket(capacity, LEAST_SIZE))]
-    counts, call = row_counts(shapes), CALL * max(shape.positions for shape in shapes)
-    plans = [
-        micro_batches(fill_rows(families, rows), counts) for rows in selections(counts, largest_branches(families))
-    ]
-    return min(plans, key=lambda plan: sum(shape.work(key_cost) + call for _, shape in plan))
+    return batch.cheapest(shapes, key_cost, CALL * max(shape.positions for shape in shapes))[1]
 
 
-def row_counts(shapes: Sequence[RowShape]) -> dict[RowShape, list[int]]:
-    """The declared rows, and in rising order how many of each a micro-batch may have."""
-    return {row: sorted(s.rows for s in shapes if s.row == row) for row in sorted({shape.row for shape in shapes})}
+class PlannedBatch:
+    """A mini-batch and its plans in any shapes; rows are filled once for each selection of them."""
+
+    def __init__(self, forks: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]]):
+        self.families = families_of(forks, lengths)
+        self._largest = largest_branches(self.families)
+        self._filled = cache(partial(fill_rows, self.families))
+
+    def cheapest(self, shapes: Sequence[RowShape], key_cost: float, call: float) -> tuple[float, Plan]:
+        """The work of the plan in ``shapes`` with the least, where each micro-batch costs ``call``, and that plan."""
+        by_row = {row: sorted(shape for shape in shapes if shape.row == row) for row in sorted({s.row for s in shapes})}
+        works = {shape: shape.work(key_cost) + call for shape in shapes}
+        plans = [micro_batches(self._filled(rows), by_row) for rows in selections(by_row, self._largest)]
+        return min(((sum(works[shape] for _, shape in plan), plan) for plan in plans), key=lambda pair: pair[0])
 
 
 def largest_branches(families: Sequence[Family]) -> list[RowBranch]:
@@ -188,19 +196,17 @@ def fill_rows(families: Sequence[Family], selection: Sequence[RowShape]) -> dict
     return filled
 
 
-def micro_batches(filled: Mapping[RowShape, list[Row]], counts: Mapping[RowShape, Sequence[int]]) -> Plan:
-    """Rows cut into micro-batches; ``counts``: see `row_counts`."""
+def micro_batches(filled: Mapping[RowShape, list[Row]], shapes: Mapping[RowShape, Sequence[RowShape]]) -> Plan:
+    """Rows cut into micro-batches: the largest that are full, then the smallest.
+
+    ``shapes``: in rising order those that consist of each row.
+    """
     plan: Plan = []
-    for shape, rows in sorted(filled.items(), reverse=True):
-        for count in cut(len(rows), counts[shape]):
-            plan.append((rows[:count], shape._replace(rows=count)))
-            rows = rows[count:]
+    for row, rows in sorted(filled.items(), reverse=True):
+        start = 0
+        while start < len(rows):
+            full = [shape for shape in shapes[row] if shape.rows <= len(rows) - start]
+            shape = full[-1] if full else shapes[row][0]
+            plan.append((rows[start : start + shape.rows], shape))
+            start += shape.rows
     return plan
-
-
-def cut(rows: int, counts: Sequence[int]) -> Iterator[int]:
-    """Numbers of rows for micro-batches that hold ``rows`` rows: the largest counts that are full, then the least."""
-    while rows > 0:
-        count = max((n for n in counts if n <= rows), default=counts[0])
-        yield count
-        rows -= count

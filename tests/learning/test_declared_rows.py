@@ -9,7 +9,7 @@ import pytest
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.learning.declared_rows import MOST_SHAPES, chosen_shapes, declared_rows, expected_mini_batches
-from fr3e_jax.learning.row_planner import cut, plan_rows
+from fr3e_jax.learning.row_planner import Row, micro_batches, plan_rows
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.rollouts.expected_lengths import expected_lengths
 
@@ -100,8 +100,15 @@ def test_a_long_trunk_leaves_less_than_1024_positions_empty(size, positions):
 
 
 def test_rows_are_cut_into_the_largest_full_micro_batches_and_then_the_smallest():
-    assert [list(cut(rows, [1, 4])) for rows in (1, 7, 8)] == [[1], [4, 1, 1, 1], [4, 4]]
-    assert list(cut(5, [2, 3])) == [3, 2] and list(cut(1, [2, 3])) == [2] and not list(cut(0, [2]))
+
+    def counts(rows, *shapes):
+        row = RowShape(1, 16, 1, 16)
+        plan = micro_batches({row: [Row(row)] * rows}, {row: [row._replace(rows=count) for count in shapes]})
+        assert sum(len(members) for members, _ in plan) == rows
+        return [shape.rows for _, shape in plan]
+
+    assert [counts(rows, 1, 4) for rows in (1, 7, 8)] == [[1], [4, 1, 1, 1], [4, 4]]
+    assert (counts(5, 2, 3), counts(1, 2, 3), counts(0, 2)) == ([3, 2], [2], [])
 
 
 @pytest.mark.parametrize(("mean", "cap"), [(1, 1), (2, 8), (2048, 16384), (0, 20), (72, 77), (77, 77), (100, 77)])

@@ -57,6 +57,7 @@ def bits(tree):
     return {name: np.asarray(leaf).tobytes() for name, leaf in flatten_arrays(tree).items()}
 
 
+@pytest.mark.slow
 def test_a_stopped_run_of_adapters_ends_equal(adapted, tmp_path, monkeypatch):
     """The signal comes between two mini-batches: adapters and moments have moved, the step has not ended."""
     with monkeypatch.context() as patch:

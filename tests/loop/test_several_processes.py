@@ -61,18 +61,6 @@ def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
             np.testing.assert_allclose(rollout.logprobs, expected.logprobs, rtol=tolerance, atol=tolerance)
 
 
-def test_two_processes_have_the_rollouts_rewards_and_updates_of_one(tmp_path, tiny_run, finished_run):
-    group = Group(tmp_path, tiny_run, training__max_steps=1)
-    assert group.run(2) == [0, 0], group.logs()
-    assert_like(group.run_dir, finished_run, steps=1)
-    summary = json.loads((group.run_dir / "summary.json").read_text())
-    assert summary["steps"] == 1
-    assert "step 1/1" in group.log(0) and "step 1/1" not in group.log(1), "process 0 alone shows the run"
-    parts = [group.run_dir / "rollouts" / f"step_000001.{index}-of-2.jsonl.gz" for index in range(2)]
-    lengths = [[len(rollout.token_ids) for rollout in read_rollouts(part)] for part in parts]
-    assert abs(sum(lengths[0]) - sum(lengths[1])) <= 2 * max(map(max, lengths)), "each process stores half of them"
-
-
 IN_AN_ENVIRONMENT = {
     "explore__enabled": False,
     "training__surplus": "drop",
@@ -124,12 +112,17 @@ def two_processes(tmp_path_factory, tiny_run) -> Path:
     """A run of four steps by two processes that nothing interrupted."""
     group = Group(tmp_path_factory.mktemp("two"), tiny_run)
     assert group.run(2) == [0, 0], group.logs()
+    assert "step 1/4" in group.log(0) and "step 1/4" not in group.log(1), "process 0 alone shows the run"
     return group.run_dir
 
 
 @pytest.mark.slow
 def test_a_whole_run_of_two_processes_equals_that_of_one(two_processes, finished_run):
     assert_like(two_processes, finished_run)
+    assert json.loads((two_processes / "summary.json").read_text())["steps"] == 4
+    parts = [two_processes / "rollouts" / f"step_000001.{index}-of-2.jsonl.gz" for index in range(2)]
+    lengths = [[len(rollout.token_ids) for rollout in read_rollouts(part)] for part in parts]
+    assert abs(sum(lengths[0]) - sum(lengths[1])) <= 2 * max(map(max, lengths)), "each process stores half of them"
 
 
 @pytest.mark.slow
