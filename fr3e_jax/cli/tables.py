@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fr3e_jax.visible_text import terminal, visible
 
+COMMANDS = ("usage:", "example:")  # lines that go on further right
 FILE_WIDTH = 160  # characters of a table that is written to a file
 
 
@@ -38,7 +39,7 @@ class TableConsole(Console):
 def fitted(text: str) -> str:
     """The text with lines that fit the terminal, broken at words; as it is where the output is no terminal.
 
-    A broken line goes on below its second column, which at least two spaces set off.
+    A broken line goes on below its second column, which at least two spaces set off; a command further right.
     """
     width = shutil.get_terminal_size((0, 0)).columns
     return "\n".join(_broken(line, width) for line in text.split("\n")) if width else text
@@ -49,7 +50,8 @@ def _broken(line: str, width: int) -> str:
         return line
     lead = len(line) - len(line.lstrip(" "))
     columns = re.match(r" *\S.*?  +(?=\S)", line)
-    indent = columns.end() if columns and columns.end() <= width // 2 else lead + 4
+    has_columns = columns and columns.end() <= width // 2
+    indent = columns.end() if has_columns else lead + 4 * line.startswith(COMMANDS)
     pieces = textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(pieces)
 
@@ -59,7 +61,7 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Contain
     table = Table(box=None)
     for name in head:
         is_left = name == head[0] if left is None else name in left
-        table.add_column(name, justify="left" if is_left else "right")
+        table.add_column(name, justify="left" if is_left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

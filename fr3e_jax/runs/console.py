@@ -26,13 +26,14 @@ from fr3e_jax.runs.phase import Phase
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.visible_text import VisibleStream, discard_output, show_control_characters, terminal, visible
 
+PACE = "tokens/s"
 SHOWN = (
     ("reward", "reward/mean", "{:.3f}"),
     ("entropy", "entropy/mean", "{:.3f}"),
     ("length", "length/mean", "{:.1f}"),
     ("kept", "prompts/kept", "{:.0f}"),
     ("rejected", "prompts/rejected", "{:.0f}"),
-    ("tokens/s", "speed/sampled_tokens_per_second", "{:.0f}"),
+    (PACE, "speed/sampled_tokens_per_second", "{:.0f}"),
 )
 """Label, metric and format of the numbers on display."""
 WATCH_SECONDS = 1.0  # between two looks of a display in plain lines
@@ -40,7 +41,7 @@ CONTINUED = (
     ("reward", "returns/reward", "{:.3f}"),
     ("length", "returns/length", "{:.1f}"),
     ("depth", "returns/depth", "{:.2f}"),
-    ("tokens/s", "speed/sampled_tokens_per_second", "{:.0f}"),
+    (PACE, "speed/sampled_tokens_per_second", "{:.0f}"),
 )
 """The numbers on display of a step that sampled nothing but continuations of kept successes."""
 FIRST_SECONDS, SILENT_SECONDS = 5.0, 30.0
@@ -52,9 +53,9 @@ RATES = ("avg", "pass@", "maj@", "greedy")
 FAULTS = ("no_answer", "not_graded", "prompts_too_long", "prompts_unspeakable")
 """Held-out metrics that should be 0."""
 FILES = (
-    ("metrics", "one JSON line per training step and evaluation: rewards, entropy, losses, tokens, seconds"),
-    ("summary", "recipe, algorithm, budget spent, and the held-out results before and after"),
-    ("rollouts", "every sampled response with its log-probs, entropies, anchors, tree links and reward"),
+    ("metrics", "a JSON line per step and evaluation: every number of the run"),
+    ("summary", "what ran, what it spent, held-out results before and after"),
+    ("rollouts", "every response with its log-probs, entropies, links, reward"),
     ("tensorboard", "the same metrics as curves{viewer}"),
 )
 """Entries of a run directory, by their name in ``RunDirectory``, with their content."""
@@ -212,7 +213,8 @@ class Console:
         if self._mode == "plain":
             self._write("  ".join([f"step {self._progress()}", *_shown(metrics), f"left {self._time_left()}"]))
         elif self._live is not None:  # a line of each step stays in the terminal, above the display
-            self._write("  ".join([f"step {self._progress()}", *_shown(metrics)]))
+            shown = [text for text in _shown(metrics) if not text.startswith(PACE)]  # one line at 80 columns
+            self._write("  ".join([f"step {self._progress()}", *shown]))
 
     def note(self, text: str) -> None:
         """Print a line, above the live display."""

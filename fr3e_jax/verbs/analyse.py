@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fr3e_jax.cli.arguments import on_this_machine
@@ -14,12 +14,12 @@ from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.cli.tables import TableConsole, text_table
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.studies.analysis.catalogue import ANALYSES, LeftOut, analyse
-from fr3e_jax.studies.analysis.figure import Figure, Finding, HeatMap
+from fr3e_jax.studies.analysis.figure import Figure, Finding, HeatMap, TextTable
 from fr3e_jax.studies.analysis.finding_content import finding_content, write_findings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.visible_text import visible
 
-SHOWN_SERIES = 2  # in the table; the files have all
+SHOWN_SERIES = 4  # of a figure, in the table; the files have all
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -65,38 +65,38 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def headline(finding: Finding) -> str:
-    """The main numbers of a finding in a line: first and last value of its first series, or its largest bars."""
+def main_numbers(finding: Finding) -> Iterator[tuple[str, str, str]]:
+    """Rows (name, first value, last value) of a finding: its series, or a heat map's columns; of bars the highest."""
     if isinstance(finding, Figure):
-        shown = [_ends(finding, i) for i in range(min(SHOWN_SERIES, len(finding.series)))]
-        more = len(finding.series) - SHOWN_SERIES
-        return "; ".join([*shown, f"{more} more"] if more > 0 else shown)
-    if isinstance(finding, HeatMap):
-        means = [_column_mean(finding, i) for i in (0, -1)]
-        return f"mean {means[0]} at {finding.columns[0]}, {means[1]} at {finding.columns[-1]}"
-    cells = ", ".join(_short(cell) for cell in finding.cells[0]) if finding.cells else "empty"
-    return f"{len(finding.cells)} rows; first: {cells}"
+        for series in finding.series[:SHOWN_SERIES]:
+            points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
+            if finding.kind == "bars":
+                yield series.name, "", _at(*max(points, key=lambda point: point[1])) if points else "no value"
+            else:
+                yield series.name, *(_at(*points[i]) if points else "no value" for i in (0, -1))
+        if (more := len(finding.series) - SHOWN_SERIES) > 0:
+            yield f"{more} more in the files", "", ""
+    elif isinstance(finding, HeatMap):
+        yield "mean", *(_at(finding.columns[i], _column_mean(finding, i)) for i in (0, -1))
+    elif isinstance(finding, TextTable):
+        yield f"{len(finding.cells)} rows", *(_cells(finding, i) for i in (0, -1))
 
 
-def _ends(figure: Figure, i: int) -> str:
-    series = figure.series[i]
-    points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
-    if not points:
-        return f"{series.name}: no value"
-    if figure.kind == "bars":
-        x, y = max(points, key=lambda point: point[1])
-        return f"{series.name}: most {_short(y)} ({_short(x)})"
-    (first, before), (last, after) = points[0], points[-1]
-    return f"{series.name}: {_short(before)} at {_short(first)}, {_short(after)} at {_short(last)}"
+def _at(x: object, y: object) -> str:
+    return f"{_short(y)} at {_short(x)}"
 
 
-def _column_mean(finding: HeatMap, column: int) -> str:
-    values = [line[column] for line in finding.values if line[column] is not None]
-    return _short(sum(values) / len(values)) if values else "none"
+def _cells(finding: TextTable, row: int) -> str:
+    return ", ".join(_short(cell) for cell in finding.cells[row]) if finding.cells else ""
+
+
+def _column_mean(finding: HeatMap, column: int) -> float | None:
+    values = [value for line in finding.values if (value := line[column]) is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def _folder(runs: Sequence[StoredRun]) -> Path:
@@ -111,8 +111,13 @@ def _list() -> None:
 
 
 def _print(findings: Sequence[Finding], left_out: Sequence[LeftOut], folder: Path) -> None:
-    console, head = TableConsole(), ("finding", "numbers")
-    console.print(text_table(head, ([finding.name, headline(finding)] for finding in findings), left=head))
+    console, head = TableConsole(), ("finding", "first", "last or highest")
+    rows = [
+        row
+        for finding in findings
+        for row in ((finding.name, "", ""), *((f"  {name}", *ends) for name, *ends in main_numbers(finding)))
+    ]
+    console.print(text_table(head, rows, left=head))
     for missing in left_out:
         console.print(f"left out: {missing.name} of {missing.run}: {missing.reason}", soft_wrap=True)
     console.print(f"JSON and CSV of each: {folder}", soft_wrap=True)

@@ -121,7 +121,7 @@ def _percent(value: float | None) -> str:
 def _amount(count: int) -> str:
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= size:
-            return f"{count / size:.3g} {unit}"
+            return f"{count / size:.3g}{unit}"
     return str(count)
 
 

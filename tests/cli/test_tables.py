@@ -15,8 +15,9 @@ def test_long_lines_break_at_words_below_their_second_column(monkeypatch):
         "  name    the first words and",
         "          then some more words",
         "  no column here but many",
-        "      words that go on",
+        "  words that go on",
     ]
+    assert fitted("example: fr3e train demo.yaml --resume").split("\n")[1] == "    --resume"
     address = "see /a/path/that/has/no/place/to/break/and/is/long/enough"
     assert fitted(address).split("\n")[-1].strip() == address.removeprefix("see ")
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import rich.console
 
-from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.console import FILES, Console
 from fr3e_jax.runs.run_directory import RunDirectory
 
 
@@ -232,6 +232,7 @@ def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):
     there = importlib.util.find_spec("tensorboard") is not None
     viewer = f"as curves: tensorboard --logdir {tmp_path}/tensorboard" if there else "the same metrics as curves"
     assert files[-1].endswith(viewer)
+    assert all(len(f"{name}/".ljust(17) + text) <= 80 for name, text in FILES[:3])
     assert len({len(line) for line in table}) == 1, "columns are not aligned"
 
 
@@ -269,10 +270,11 @@ def test_live_display_is_three_lines_at_80_columns_and_each_step_stays(monkeypat
     with Console("live", max_steps=71, stream=stream) as console:
         console.stage("first return: sampling and grading the base rollouts of the prompts of this step")
         console.progress(96, 4352, 0.25)
-        console.step(7, METRICS)
+        console.step(7, METRICS | {"prompts/rejected": 1000})
         page = rich.console.Console(width=80, file=io.StringIO(), color_system=None)
         page.print(console._render())
         shown = page.file.getvalue().splitlines()
         assert len(shown) == 3 and "step 7/71" in shown[0] and "left" in shown[0]
         assert shown[1].startswith("first return") and shown[2].startswith("reward 0.412  entropy 0.200")
-    assert "step 7/71  reward 0.412" in stream.getvalue()
+    (line,) = [line for line in stream.getvalue().splitlines() if "step 7/71  reward 0.412" in line]
+    assert line.rstrip().endswith("rejected 1000"), "a step takes one line of 80 columns"

@@ -41,6 +41,9 @@ def test_every_finding_is_written_as_json_and_csv_with_equal_rows(run, capsys):
     found = findings(run)
     assert {path.name for path in folder.iterdir()} == {f"{one.name}.{end}" for one in found for end in ("json", "csv")}
     assert len(found) == len(ANALYSES) and "left out" not in output
+    evaluation = next(one for one in found if one.name == "pass_at_k").series[-1]
+    row = f"{evaluation.name} {evaluation.y[0]:.3g} at {evaluation.x[0]} {evaluation.y[-1]:.3g} at {evaluation.x[-1]}"
+    assert row.split() in [line.split() for line in output.splitlines()]
     for one in found:
         content = json.loads((folder / f"{one.name}.json").read_text())
         assert (content["title"], content["type"]) == (one.title, type(one).__name__) and one.name in output

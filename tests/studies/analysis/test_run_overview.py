@@ -86,7 +86,7 @@ class TestCommand:
         assert main(["runs", str(tmp_path)]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert sorted(line.split()[0] for line in lines[1:3]) == ["bad", "good"]
-        assert "25.0%" in lines[1] and "2 k/4 k" in lines[1] and "2/10" in lines[1]
+        assert "25.0%" in lines[1] and "2k/4k" in lines[1] and "2/10" in lines[1]
         assert lines[3].startswith("bad failed: step 2: ") and "\x1b" not in lines[3]
 
     def test_it_filters_unfolds_and_sorts(self, tmp_path, capsys):
