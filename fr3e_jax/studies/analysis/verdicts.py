@@ -65,6 +65,8 @@ def reason(record: RolloutRecord, answer: str | None) -> str:
     """The phrase that says why the response has its verdict; "" without one."""
     if not record.finished and record.outcome in (None, "no_answer"):
         return "the length cap ended it before an answer"
+    if record.turns and record.outcome in ("right", "wrong"):
+        return f"the environment gave it reward {record.reward:.3g}"
     if record.outcome == "wrong" and answer is None:
         return "the verifier rejects it"
     if record.outcome == "wrong" and answer == gold_of(record):

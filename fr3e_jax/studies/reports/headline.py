@@ -14,6 +14,7 @@ from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.studies.analysis.run_curves import FINAL_SHARE
 from fr3e_jax.studies.analysis.run_overview import run_overview, score_name
 from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.reports.what_was_learned import changes
 
 PACE_STEPS = 20  # last steps that tell the time left
 SURE = 2.0  # standard errors of a difference that is no chance
@@ -22,6 +23,7 @@ NOTABLE = 0.1  # relative change of the entropy that the verdict mentions
 MOST_GAP = 0.05  # nats between sampler and trainer
 MOST_CLIPPED = 0.1  # share of the trained tokens
 MOST_WITHOUT_ANSWER = MOST_CUT = 0.2  # share of the responses
+LEAST_SHARE = 0.01  # of the prompts that the verdict mentions
 FEWEST_KEPT = 0.1  # share of the prompts
 TROUBLE = ("verifier/timeout", "verifier/worker_died", "verifier/error")
 
@@ -36,13 +38,17 @@ class Alert(TypedDict):
     """``view``, and the ``metric`` whose chart, or the ``filter`` of prompts, or the ``setting`` that shows it."""
 
 
-def headline(run: StoredRun) -> dict[str, Any]:
-    """Facts as (name, value) pairs, the verdict, the alerts and the progress of a run."""
+def headline(run: StoredRun, change_errors: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """Facts as (name, value) pairs, the verdict, the alerts, what changed first, and the progress of a run.
+
+    ``change_errors``: see `verdict`.
+    """
     training, evaluations = run.training, run.evaluations
     return {
         "facts": facts(run),
-        "verdict": verdict(training, evaluations),
+        "verdict": verdict(training, evaluations, change_errors),
         "alerts": [*_ending(run), *alerts(training, evaluations)],
+        "changes": [_chart(f"{name} by step {step}", metric) for metric, name, step in changes(training)],
         "progress": progress(run),
     }
 
@@ -95,9 +101,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.1f} d"
 
 
-def verdict(training: Records, evaluations: Records) -> str:
-    """The course of the run in a sentence: the score, the entropy, and the prompts that are still all wrong."""
-    clauses = [_score_clause(training, evaluations)]
+def verdict(training: Records, evaluations: Records, change_errors: Mapping[str, float] | None = None) -> str:
+    """The course of the run in a sentence: the score, the entropy, and the prompts that are still all wrong.
+
+    ``change_errors``: standard errors of the changes of ``avg`` and ``greedy`` from the first evaluation to the last,
+    of the same problems; None: bounds that do not know the problems.
+    """
+    clauses = [_score_clause(training, evaluations, change_errors or {})]
     before, after = levels(training, "entropy/mean")
     if before and after is not None and abs(after / before - 1) >= NOTABLE:
         word = "fell" if after < before else "rose"
@@ -105,20 +115,21 @@ def verdict(training: Records, evaluations: Records) -> str:
     counts = [_last(training, f"base_groups/{name}") for name in ("all_wrong", "mixed", "all_right")]
     if all(count is not None for count in counts) and (total := sum(filter(None, counts))):
         wrong, right = (counts[0] or 0) / total, (counts[2] or 0) / total
-        clauses.append(
-            f"{wrong:.0%} of the prompts are still all wrong" if wrong >= right else f"{right:.0%} are all right"
-        )
+        share, state = (wrong, "still all wrong") if wrong >= right else (right, "all right")
+        if share >= LEAST_SHARE:
+            clauses.append(f"{share:.0%} of the prompts are {state}")
     return "; ".join(filter(None, clauses))
 
 
-def _score_clause(training: Records, evaluations: Records) -> str:
+def _score_clause(training: Records, evaluations: Records, change_errors: Mapping[str, float]) -> str:
     """How the held-out score moved; without evaluations, the reward or the loss."""
     name = score_name(evaluations[-1]) if evaluations else ""
     scored = [record for record in evaluations if _finite(record.get(name))]
     if len(scored) > 1:
         before, after = scored[0][name], scored[-1][name]
         step = f" at step {scored[-1]['step']}"
-        error = math.hypot(_error(scored[0], name), _error(scored[-1], name))
+        bound = math.hypot(_error(scored[0], name), _error(scored[-1], name))
+        error = change_errors.get(name.partition("@")[0], bound)
         word = "no clear change" if abs(after - before) <= SURE * error else "learned" if after > before else "lost"
         best = max(scored, key=lambda record: record[name])
         peak = (

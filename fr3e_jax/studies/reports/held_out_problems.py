@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.studies.analysis.stored_run import StoredRun, drawn_steps
-from fr3e_jax.studies.analysis.verdicts import answer_reader, gold_of
+from fr3e_jax.studies.analysis.verdicts import answer_of, answer_reader, gold_of, reason
 from fr3e_jax.studies.reports.embedding import embed
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly, in_turns, priority
 from fr3e_jax.studies.reports.prompt_text import question_finder, shortened
 from fr3e_jax.studies.reports.rollout_trees import prompt_tree
+from fr3e_jax.studies.reports.what_was_learned import held_out_sentences, solved_since, telling_words
 
 Problem = tuple[str, int]
 """Name of the benchmark, and place in its split."""
 COURSES = ("learned", "forgotten", "changing", "solved", "unsolved")
 """Courses of a problem's greedy answer over the evaluations, the most telling first."""
+FEWEST_PAIRS = 10
+"""Problems at two evaluations that tell the error of a change."""
 
 
 def held_out_problems(
@@ -35,18 +41,27 @@ def held_out_problems(
     first: dict[Problem, dict[str, str]] = {}
     question = question_finder(run.settings, run.codec)
     tokens: dict[Problem, int] = {}
+    questions: dict[Problem, str] = {}
+    reasons: Counter[str] = Counter()
+    read = answer_reader(run.settings)
     for key, record in _samples(run, steps):
         if key not in first:
+            questions[key] = question(record.prompt)
             first[key] = {
                 "problem": record.problem_id,
-                "question": shortened(question(record.prompt)),
+                "question": shortened(questions[key]),
                 "gold": shortened(gold_of(record)),
             }
+        if record.step == steps[-1] and record.outcome not in (None, "right"):
+            reasons[reason(record, answer_of(record, read))] += 1
         tokens[key] = tokens.get(key, 0) + len(record.token_ids)
         results.setdefault(key, {}).setdefault(record.step, []).append((record.base, record.outcome == "right"))
     if not results:
         return None, []
     courses = {key: _course(rows) for key, rows in results.items()}
+    since = {key: solved_since(_greedy_answers(rows)) for key, rows in results.items()}
+    last = {key: _share_right(rows[steps[-1]]) for key, rows in results.items() if steps[-1] in rows}
+    words = telling_words([questions[key] for key in last], list(last.values()))
     order = sorted(results, key=lambda key: (COURSES.index(courses[key]), priority(limits.seed, *key)))
     left, chosen = limits.held_out_bytes, []
     for key in in_turns(order, lambda key: courses[key]):
@@ -65,6 +80,7 @@ def held_out_problems(
                 "index": key[1],
                 **first[key],
                 "course": courses[key],
+                "since": since[key],
                 "greedy": [_greedy(results[key].get(step, [])) for step in steps],
                 "right": [_sampled_right(results[key].get(step, [])) for step in steps],
                 "chunk": chunk_numbers.get(key),
@@ -72,6 +88,8 @@ def held_out_problems(
             for key in order[: limits.problems]
         ],
         "stored_problems": len(order),
+        "change_error": _change_error(list(results.values()), steps[0], steps[-1]),
+        "sentences": held_out_sentences(list(since.values()), list(courses.values()), words, reasons),
     }
     return table, list(chunks.values())
 
@@ -109,6 +127,34 @@ def _greedy(answers: list[tuple[int, bool]]) -> bool | None:
     return next((right for sample, right in answers if sample == 0), None)
 
 
+def _change_error(
+    results: Sequence[dict[int, list[tuple[int, bool]]]], first: int, last: int
+) -> dict[str, float] | None:
+    """The standard errors of the changes of ``avg`` and ``greedy`` between two evaluations of the same problems."""
+    both = [rows for rows in results if first in rows and last in rows]
+    if len(both) < FEWEST_PAIRS or first == last:
+        return None
+
+    def error(score: Callable[[list[tuple[int, bool]]], float]) -> float:
+        changes = np.array([score(rows[last]) - score(rows[first]) for rows in both])
+        return float(changes.std(ddof=1) / np.sqrt(len(changes)))
+
+    return {"greedy": error(lambda rows: float(bool(_greedy(rows)))), "avg": error(_share_sampled)}
+
+
+def _share_sampled(answers: list[tuple[int, bool]]) -> float:
+    right, samples = _sampled_right(answers)
+    return right / (samples or 1)
+
+
+def _greedy_answers(by_step: dict[int, list[tuple[int, bool]]]) -> dict[int, bool]:
+    return {step: answer for step, rows in by_step.items() if (answer := _greedy(rows)) is not None}
+
+
+def _share_right(answers: list[tuple[int, bool]]) -> float:
+    return sum(right for _, right in answers) / len(answers)
+
+
 def _sampled_right(answers: list[tuple[int, bool]]) -> list[int]:
     """[right, all] of the samples, the greedy answer not counted."""
     sampled = [right for sample, right in answers if sample > 0]
@@ -116,7 +162,7 @@ def _sampled_right(answers: list[tuple[int, bool]]) -> list[int]:
 
 
 def _course(by_step: dict[int, list[tuple[int, bool]]]) -> str:
-    right = [answer for step in sorted(by_step) if (answer := _greedy(by_step[step])) is not None]
+    right = [answer for _, answer in sorted(_greedy_answers(by_step).items())]
     if not right:
         return "changing"
     if right[0] != right[-1]:

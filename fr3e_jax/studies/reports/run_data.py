@@ -59,7 +59,7 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), limits: PageLimits
     axes = [name for name in PAGE_AXES if name in spent and any(spent[name].values())]
     main = {
         "run": _description(run),
-        "headline": headline(run),
+        "headline": headline(run, held_out.pop("change_error") if held_out else None),
         "metrics": metrics,
         "charts": charts(metrics),
         "axes": [(name, AXES[name]) for name in axes],

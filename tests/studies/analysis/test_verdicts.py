@@ -29,8 +29,15 @@ def test_final_answer_is_read_where_the_task_asks_for_it(settings, text, answer)
     assert answer_reader(settings)(text) == answer
 
 
-def record(outcome, *, response="5+1>7", gold="6", finished=True):
-    fields = {"reward": 0.0, "finished": finished, "base": 0, "outcome": outcome, "gold": gold, "response": response}
+def record(outcome, *, response="5+1>7", gold="6", finished=True, **more):
+    fields = more | {
+        "reward": 0.0,
+        "finished": finished,
+        "base": 0,
+        "outcome": outcome,
+        "gold": gold,
+        "response": response,
+    }
     numbers = {"prompt_ids": [1], "token_ids": [1], "logprobs": [0.0], "entropies": [0.0]}
     return RolloutRecord(id="a", step=1, kind="base", prompt_position=0, problem_id="p", **numbers, **fields)
 
@@ -48,6 +55,7 @@ def record(outcome, *, response="5+1>7", gold="6", finished=True):
         (record(None, response=""), None, ""),
         (record("wrong", gold="6 + 1 =\n#### 7"), "7", "the answer is the gold one"),
         (record("wrong", gold=r"$\boxed{7}$"), "7", "the answer is the gold one"),
+        (record("wrong", turns=[[1.0, 0.0]]), "7", "the environment gave it reward 0"),
     ],
 )
 def test_reason_says_why_a_response_has_its_verdict(stored, answer, phrase):

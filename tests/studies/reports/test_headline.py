@@ -39,6 +39,13 @@ def trained(**courses):
 PROMPTS = {"base_groups/all_right": 1, "base_groups/mixed": 2, "base_groups/all_wrong": 7}
 
 
+def test_a_change_of_the_same_problems_is_measured_by_its_own_error():
+    evaluations = scored(0.4, 0.5)
+    assert verdict([], evaluations).startswith("no clear change")
+    assert verdict([], evaluations, {"avg": 0.02, "greedy": 9.0}).startswith("learned: avg@4 40.0% → 50.0%")
+    assert verdict([], evaluations, {"avg": 0.06, "greedy": 0.0}).startswith("no clear change")
+
+
 @pytest.mark.parametrize(
     ("training", "evaluations", "sentence"),
     [
@@ -64,7 +71,12 @@ PROMPTS = {"base_groups/all_right": 1, "base_groups/mixed": 2, "base_groups/all_
         (
             trained(**PROMPTS | {"base_groups/all_right": 11}),
             scored(0.1, 0.5),
-            "learned: avg@4 10.0% → 50.0% at step 9; 55% are all right",
+            "learned: avg@4 10.0% → 50.0% at step 9; 55% of the prompts are all right",
+        ),
+        (
+            trained(**PROMPTS | {"base_groups/all_wrong": 0, "base_groups/all_right": 0}),
+            scored(0.1, 0.5),
+            "learned: avg@4 10.0% → 50.0% at step 9",
         ),
     ],
 )

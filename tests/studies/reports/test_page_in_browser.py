@@ -165,6 +165,14 @@ def test_first_screen_says_what_happened_and_leads_to_what_is_wrong(browser, mad
         page.get_by_role("tab", name="Curves").click()
         page.get_by_label("look at").get_by_role("button", name="the learning rate is 0").click()
         assert page.locator(".chart.pointed h3").inner_text() == "learning_rate (rate)"
+        page.get_by_label("held-out problems", exact=True).get_by_role(
+            "button", name="1 problem (1 since step 3)"
+        ).click()
+        problems = page.locator("#view-held-out")
+        assert problems.get_by_label("filter").input_value() == "learned"
+        assert problems.get_by_label("order").input_value() == "earliest"
+        (entry,) = problems.locator(".list li").all_inner_texts()
+        assert "held out 0" in entry and "since step 3" in entry
 
 
 def test_every_family_of_metrics_has_a_chart_with_gaps_over_each_axis(browser, made_up):

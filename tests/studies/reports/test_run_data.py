@@ -8,11 +8,13 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from made_up_runs import held_out_samples, made_up_run, spending
 from reported_runs import STEPS, write_reported_run
 
 from fr3e_jax.runs.rollout_store import write_rollouts
 from fr3e_jax.studies.analysis.figure import Figure, Series, TextTable
 from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.reports.held_out_problems import held_out_problems
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly
 from fr3e_jax.studies.reports.rollout_trees import (
     DECIMALS,
@@ -196,3 +198,19 @@ def test_a_run_without_tokenizer_and_rollouts_has_a_page_too(tmp_path, made_up):
     assert bare.prompt_chunks == [] and bare.main["held_out"] is None and bare.main["sampling"]["steps_stored"] == 0
     write_rollouts(StoredRun.open(path).directory, 1, [])  # a step that carried rollouts trained it
     assert collect(StoredRun.open(path)).main["sampling"]["steps_read"] == [1] and records
+
+
+def test_the_error_of_a_change_is_that_of_the_same_problems(tmp_path):
+    path = made_up_run(
+        tmp_path / "run",
+        training={2: spending(100)},
+        evaluations={step: {"avg@2": 0.5, "greedy": 0.5} for step in (0, 2)},
+    )
+    before, after = [[0.0, 0.0, 0.0]] * 20, [[1.0, 1.0, float(n % 2)] for n in range(20)]
+    for step, rewards in ((0, before), (2, after)):
+        held_out_samples(path, step, {("set", n): row for n, row in enumerate(rewards)})
+    table, _ = held_out_problems(StoredRun.open(path), PageLimits(), set())
+    changes = [(row[1] + row[2]) / 2 for row in after]
+    assert table["change_error"] == {"greedy": 0.0, "avg": pytest.approx(np.std(changes, ddof=1) / np.sqrt(20))}
+    assert [problem["since"] for problem in table["problems"]] == [2] * 20
+    assert table["sentences"][0]["text"] == "learned, by the greedy answer: 20 problems (20 since step 2)"

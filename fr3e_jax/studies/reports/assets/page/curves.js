@@ -150,14 +150,14 @@ function smoothed(values) {
 }
 
 function showLegend(legend, lines, steps, i, {kind, look}) {
-  const last = i ?? steps.length - 1;
   const names = lines.map((line) => line.name);
   const entries = lines.map(({name, raw, colour: tone}) => {
     const meaning = page.explanations[kind][name];
-    const text = `${visible(shortName(name, names))} ${number(raw[last])}`;
+    const value = i === null ? (raw.findLast((known) => known !== null) ?? null) : raw[i];
+    const text = `${visible(shortName(name, names))} ${number(value)}`;
     return legendEntry(tone, text, visible(meaning ? `${name}: ${meaning}` : name), Boolean(look.stacked));
   });
-  replace(legend, element('span', {class: 'muted'}, `step ${steps[last]}`), entries);
+  replace(legend, element('span', {class: 'muted'}, i === null ? 'last' : `step ${steps[i]}`), entries);
 }
 
 function shortName(name, names) {

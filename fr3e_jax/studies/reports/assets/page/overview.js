@@ -1,7 +1,9 @@
 // What the run was: the verdict, what to look at, its scores and what it spent; and every setting.
 
 function headlineElement() {
-  const {facts, verdict, alerts, progress} = page.headline;
+  const {facts, verdict, alerts, changes, progress} = page.headline;
+  const sentences = page.held_out?.sentences ?? [];
+  const leads = ({text, place}) => button(visible(text), () => showPlace(place));
   return element(
     'div',
     {class: 'headline', 'aria-label': 'what happened'},
@@ -10,9 +12,11 @@ function headlineElement() {
       ? element(
           'ul',
           {class: 'alerts', 'aria-label': 'look at'},
-          alerts.map(({text, place}) => element('li', {}, button(visible(text), () => showPlace(place)))),
+          alerts.map((alert) => element('li', {}, leads(alert))),
         )
-      : null,
+      : noteElement('No alerts: entropy, gap of sampler and trainer, clipping, verdicts, lengths and learning rate were checked.'),
+    sentences.length ? element('ul', {class: 'sentences', 'aria-label': 'held-out problems'}, sentences.map((sentence) => element('li', {}, leads(sentence)))) : null,
+    changes.length ? rowElement(noteElement('half of its change had the'), changes.map(leads)) : null,
     element(
       'dl',
       {class: 'details', 'aria-label': 'the run'},
@@ -52,10 +56,13 @@ function scoreCards() {
 }
 
 // Where an alert leads: the chart of a metric, the prompts that pass a filter, or a setting.
-function showPlace({view, metric, filter, setting}) {
+function showPlace({view, metric, filter, order, setting}) {
   showView(view);
   remember(true);
-  if (filter) {
+  if (view === 'held-out' && filter) {
+    restoreList(held.list, new Map(Object.entries({filter, order})));
+    openProblem(held.list.shown.find((problem) => problem.chunk !== null) ?? held.list.shown[0]);
+  } else if (filter) {
     restoreList(prompts.list, new Map([['filter', filter]]));
     if (prompts.list.shown.length) openPrompt(prompts.list.shown[0]);
   }
