@@ -1,4 +1,4 @@
-"""What a notebook shows of answers, states and runs: HTML with styles of its own, and without scripts.
+"""Answers, states and runs in a notebook: HTML with styles of its own, and without scripts.
 
 IPython asks an object for it by the method ``_repr_html_``; nothing here imports IPython. Colours are translucent, so
 that they suit light and dark themes. Every text is escaped, and control characters are spelled.

@@ -1,4 +1,4 @@
-"""What a run learned first, and what is still hard: sentences made by rules from metrics and held-out answers."""
+"""Sentences on what a run learned first and what is still hard, by rules from metrics and held-out answers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def telling_words(questions: Sequence[str], shares: Sequence[float]) -> list[tup
 def held_out_sentences(
     since: Sequence[int | None], courses: Sequence[str], words: Sequence[tuple[str, float]], reasons: Counter[str]
 ) -> list[dict[str, Any]]:
-    """What the held-out answers say, as alerts do: texts, each with the place that shows it.
+    """Texts on the held-out answers, each with the place that shows it, as alerts have.
 
     Args:
       since: of each problem, see `solved_since`.
