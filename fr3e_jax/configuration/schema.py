@@ -159,7 +159,9 @@ class RolloutConfig:
         ge=0,
     )
     param_dtype: Literal["", "float32", "bfloat16", "int8"] = option(
-        "", "type of the matrices that rollouts read, a copy if it differs (int8: of kernels alone); empty: as trained"
+        "",
+        "type of the matrices that rollouts read, a copy if it differs (int8: of kernels alone); empty: as trained, on "
+        "GPU the compute type",
     )
 
 

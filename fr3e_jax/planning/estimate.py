@@ -27,6 +27,13 @@ from fr3e_jax.session.adapters_and_experts import lora_settings
 
 _WIDTH = {"float32": 4, "bfloat16": 2}
 
+# How often an array's bytes pass through memory in programs that XLA compiled for an H100
+# (docs/developers/performance.md has the programs).
+_FORWARD_MOVES, _BACKWARD_MOVES = 3, 5  # activations of a layer in one pass
+_STEP_MOVES = 8  # the same in a decode step, whose products are summed in parts
+_SCORE_MOVES = 4  # scores that XLA writes to memory, in a forward pass
+_DRAW_MOVES, _LOSS_MOVES = 8, 9  # float32 logits that a token is drawn from, or a loss and its gradient computed
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -38,6 +45,9 @@ class Estimate:
     read_bytes: float
     gathered_bytes: float  # sent by each device to gather weights, or keys and values, and to scatter gradients
     reduced_bytes: float  # sent by each device within a layer, over ``tensor``
+    moved_bytes: float = 0.0  # through memory, intermediate arrays included
+    trips: int = 1  # of the loop whose length the program learns when it runs: steps, or chunks of logits
+    filled_bytes: float = 0.0  # of these, from the filled blocks of caches that a fused kernel reads
     summed_bytes: float = 0.0  # sent by each device to add gradients over ``replica``
     positions: int = 0
     shape: str = ""
@@ -88,11 +98,12 @@ class Estimator:
         self.stored = _WIDTH[config.model.param_dtype]
         self.int8 = config.rollout.param_dtype == INT8  # of kernels; the rest has the compute type
         self.read = self.compute if self.int8 else _WIDTH[config.rollout.param_dtype or config.model.param_dtype]
-        relaid = any(getattr(self.roll, axis) != getattr(self.train, axis) for axis in ("replica", "tensor", "expert"))
+        axes = ("replica", "tensor", "expert")
+        self.relaid = any(getattr(self.roll, axis) != getattr(self.train, axis) for axis in axes)
         self.lora = lora_settings(config.model.lora)
         self.adapters = 0 if self.lora is None else _adapter_elements(architecture, self.lora)
         self.merges = config.model.lora.rollouts == "merged"
-        self.copies = relaid or self.int8 or self.read != self.stored or (self.lora is not None and self.merges)
+        self.copies = self.relaid or self.int8 or self.read != self.stored or (self.lora is not None and self.merges)
         self.slots = -(-config.rollout.trunk_slots // self.roll.batch_shards) * self.roll.batch_shards
         prompt, cap = config.data.max_prompt_tokens, config.rollout.max_response_tokens
         self.response_share = (response_tokens or cap) / cap
@@ -211,16 +222,23 @@ class Estimator:
         arrays = {"weights of rollouts": self.rollout_weights(), "trunks": trunks, "rings": rings}
         arrays |= {"rings of the steps": rings} if a.num_kv_heads % self.roll.tensor else {}  # XLA splits them by head
         if self.read != self.compute:
-            arrays["weights in the compute type"] = self.weights(self.compute, self.roll)
+            arrays["head in the compute type"] = self.compute * a.vocab_size * a.hidden_size / self.roll.tensor
         if self.roll.fsdp > 1:
             arrays["gathered weights"] = self.gathered_kernels(self.roll) * self.compute
         scores = 2 * 4 * lanes * heads * (shape.trunk_capacity + shape.capacity)
         arrays["attention scores"] = 0 if self.fuses_steps else scores
-        arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
+        logits = 4 * lanes * a.vocab_size / self.roll.tensor
+        arrays["logits"] = logits
         read_trunks = trunks
         if self.fuses_steps:  # reads what is filled, of a ring half of a response on average; XLA's products read all
             read_rings *= self.response_share / 2
             read_trunks *= self.sequence_share if explore else 1
+        weights = self._network_of_rollouts(min(self.read, self.compute))
+        converted = self._network_of_rollouts(self.read) + weights if self.read > self.compute else 0.0
+        between = a.num_layers * (
+            self._layer_bytes(lanes, self.roll) * _STEP_MOVES + arrays["attention scores"] * _SCORE_MOVES
+        )
+        moved = weights + converted + between + logits * _DRAW_MOVES + read_trunks + read_rings
         beside = self.beside_rollouts() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
         tokens = shape.slots * shape.lanes
         attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers
@@ -230,9 +248,12 @@ class Estimator:
             arrays,
             beside,
             steps * flops,
-            steps * (self._network_of_rollouts(min(self.read, self.compute)) + read_trunks + read_rings),
+            steps * (weights + read_trunks + read_rings),
             steps * self._gathered(self.roll, 1),
             steps * self._reduced(lanes, self.roll, 1),
+            moved_bytes=steps * moved,
+            trips=steps,
+            filled_bytes=steps * (read_trunks + read_rings) * self.fuses_steps,
             positions=tokens * steps,
             shape=f"{text}, {steps} steps",
         )
@@ -244,21 +265,23 @@ class Estimator:
         rows, length = self.slots // self.roll.batch_shards, shape.trunk_capacity
         rings = self.cache_bytes(rows * shape.lanes * shape.capacity, hidden=shape.promotable)
         rings += self.cache_bytes(rows * length)
-        arrays = {
-            "weights of rollouts": self.rollout_weights(),
-            "trunks": self.cache_bytes(rows * length),
-            "attention scores": 2 * 4 * rows * self.heads_per_device(self.roll) * length * length,
-            "activations of a layer": 4 * self.compute * rows * length * (a.hidden_size + a.intermediate_size),
-        }
+        trunks, scores = self.cache_bytes(rows * length), 4 * rows * self.heads_per_device(self.roll) * length * length
+        head = 0.0 if a.tie_word_embeddings else self.read * a.vocab_size * a.hidden_size / self.roll.tensor
+        head /= self.roll.gathered_over
+        weights, activations = self.rollout_weights() - head, self._layer_bytes(rows * length, self.roll)
+        arrays = {"weights of rollouts": weights, "trunks": trunks}
+        arrays["scores or activations of a layer"] = max(2 * scores, activations)
+        moved = weights + trunks + a.num_layers * (_FORWARD_MOVES * activations + _SCORE_MOVES * scores)
         tokens = self.slots * length
         flops = 2 * tokens * self.active_kernels + 4 * tokens * length * a.num_heads * a.head_dim * a.num_layers
         return Estimate(
             arrays,
-            self.beside_rollouts() | {"decoder": rings},
+            self.beside_rollouts() | {"decoder": rings, "head of rollouts": head},
             flops,
             sum(arrays.values()),
             self._gathered(self.roll, 1),
             self._reduced(rows * length, self.roll, 1),
+            moved_bytes=moved,
             positions=tokens,
             shape=f"{self.slots} prompts of {length}",
         )
@@ -275,22 +298,27 @@ class Estimator:
         arrays = {"weights": self.weights(self.stored, sizes)}
         if self.lora is not None:
             arrays["adapters"] = self.trained(sizes)
-        arrays |= self._in_all_layers(tokens, trunk, max(trunk, seen), backward)
+        attended = trunk * trunk + lanes * length * (seen + trunk)  # of a row
+        scores = self._score_bytes(rows // sizes.batch_shards, attended, max(trunk, seen))
+        arrays |= self._in_all_layers(tokens, scores, backward)
         if backward:
             arrays |= dict.fromkeys(("gradients", "gradients of the micro-batch"), self.trained(sizes))
         # The head and the layers run one after the other, so the larger of the two makes the peak.
         keys = self._key_bytes(in_rows)
-        in_layer = self._in_a_layer(tokens, trunk, max(trunk, seen), backward)
+        in_layer = self._in_a_layer(tokens, scores, backward)
         in_layer["keys and values of whole rows"] = keys * (2 if backward else 1)
         arrays |= max(in_layer, self._in_the_head(backward), key=lambda turn: sum(turn.values()))
-        attended = (trunk * trunk + lanes * length * (seen + trunk)) * self.sequence_share
-        layers = 2 * positions * self.active_kernels + 4 * attended * a.num_heads * a.head_dim * a.num_layers
+        layers = 2 * positions * self.active_kernels
+        layers += 4 * attended * self.sequence_share * a.num_heads * a.head_dim * a.num_layers
         again = config.training.remat == "block"
         products = 3 if self.lora is None else 2  # no gradient of a frozen kernel
         flops = rows * (layers * (products + again if backward else 1))
         scored = lanes * length + trunk * trains_trunks(config.explore)
         flops += 2 * rows * scored * a.vocab_size * a.hidden_size * (products if backward else 1)
         passes = 2 + again if backward else 1
+        chunks = -(-rows // sizes.batch_shards * scored // config.training.token_chunk)
+        all_scores = self._score_bytes(rows // sizes.batch_shards, attended)
+        moved = self._moved_in_layers(tokens, all_scores, passes, backward) + self._moved_in_head(chunks, backward)
         return Estimate(
             arrays,
             self.beside_policy(),
@@ -300,6 +328,8 @@ class Estimator:
             + self._crossing(tokens, keys, passes, backward)
             + self._to_experts(tokens, passes),
             self._reduced(tokens, sizes, passes),
+            moved_bytes=moved,
+            trips=chunks,
             positions=rows * positions,
             shape=f"{rows} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}",
         )
@@ -308,22 +338,47 @@ class Estimator:
         """Bytes of the hidden states between layers, which are split by position over ``tensor``."""
         return tokens * self.compute * self.a.hidden_size / self.train.tensor
 
-    def _layer_bytes(self, tokens: int) -> float:
+    def _layer_bytes(self, tokens: int, sizes: MeshSizes) -> float:
         """Bytes of the activations within a layer for a device's ``tokens``: gathered states and split arrays."""
         a = self.a
         inner = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim
-        sizes, copies = self.train, self.train.expert * a.experts_per_token  # of each token, one for an expert
+        copies = sizes.expert * a.experts_per_token  # of each token, one for an expert
         experts = copies * (2 * a.hidden_size + 3 * a.expert_size)  # ``tensor`` splits experts, not their columns
         split = 2 * a.hidden_size + 2 * inner + (0 if a.sparse_layers else 3 * a.intermediate_size)
         return tokens * self.compute * (2 * a.hidden_size + experts + split / sizes.tensor)
 
-    def _score_bytes(self, tokens: int, trunk: int, keys: int) -> float:
-        """Bytes of the scores that exist at once; fused kernels keep them out of memory."""
+    def _score_bytes(self, rows: int, attended: int, keys: int = 0) -> float:
+        """Bytes of a layer's scores of a device's ``rows``; fused kernels keep them out of memory.
+
+        ``attended``: pairs of a query and a key in a row. ``keys``: of a query at most, to count only the scores that
+        exist at once; 0: to count all.
+        """
         if self.config.model.attention == "pallas":
-            return 0
-        scored = min(self.config.training.attention_block or keys, -(-keys // self.train.context))
-        rows = max(tokens * self.train.context // (trunk + keys), 1)
-        return 4 * self.heads_per_device(self.train) * scored * keys * rows
+            return 0.0
+        block = self.config.training.attention_block
+        pairs = min(block * keys or attended, attended / self.train.context)
+        return 4 * self.heads_per_device(self.train) * rows * pairs
+
+    def _moved_in_layers(self, tokens: int, scores: float, passes: int, backward: bool) -> float:
+        """Bytes through memory in all layers, and of the gradients that are added up."""
+        moves = _FORWARD_MOVES * (passes - backward) + _BACKWARD_MOVES * backward
+        score_moves = _SCORE_MOVES * (passes - backward) + 3 * _SCORE_MOVES * backward
+        activations = self.a.num_layers * (moves * self._layer_bytes(tokens, self.train) + score_moves * scores)
+        converted = self.stored + self.compute if self.stored > self.compute else 0
+        elements = self.weights(1, self.train)
+        gradients = (3 * self.trained(self.train) + self.compute * elements * (self.lora is None)) * backward
+        return activations + elements * (converted + passes * self.compute) + gradients
+
+    def _moved_in_head(self, chunks: int, backward: bool) -> float:
+        """Bytes through memory for the logits of all chunks of tokens, and for the gradient of the head."""
+        a, shards = self.a, self.train.tensor
+        logits, head = (
+            4 * self.config.training.token_chunk * a.vocab_size / shards,
+            a.vocab_size * a.hidden_size / shards,
+        )
+        each = self.compute * (1 + backward) + (self.stored + self.compute) * (self.stored > self.compute)
+        each += 3 * 4 * (backward and self.lora is None)
+        return chunks * (logits * (_LOSS_MOVES if backward else _DRAW_MOVES / 2) + each * head)
 
     def _key_bytes(self, positions: int) -> float:
         """Bytes of a layer's keys and values of whole rows, which ``context`` gathers."""
@@ -340,50 +395,52 @@ class Estimator:
         states = tokens * a.hidden_size * (self.compute + 4 * backward)
         return (context - 1) / context * passes * a.num_layers * keys + (context - 1) * states
 
-    def _in_all_layers(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
-        """Arrays that live as long as the program."""
-        training, layer = self.config.training, self._layer_bytes(tokens)
+    def _in_all_layers(self, tokens: int, scores: float, backward: bool) -> dict[str, float]:
+        """Arrays that live as long as the program. Scores in blocks are computed again; others are kept twice."""
+        training, layer = self.config.training, self._layer_bytes(tokens, self.train)
         arrays = {"stacked weights": self.weights(self.compute, self.train)} if training.scan_layers else {}
         if backward:
             inputs = self._states_bytes(tokens)
-            everything = layer + self._score_bytes(tokens, trunk, keys)
+            everything = layer + (0 if training.attention_block else 2 * scores)
             saved = {"none": everything, "dots": 0.7 * layer, "block": inputs}[training.remat]
             arrays["activations kept for the backward pass"] = self.a.num_layers * saved
         return arrays
 
-    def _in_a_layer(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
+    def _in_a_layer(self, tokens: int, scores: float, backward: bool) -> dict[str, float]:
         gathered = 2 * self.gathered_kernels(self.train) * self.compute
         return {
-            "activations of a layer": self._layer_bytes(tokens) * (1.5 if backward else 1),
-            "attention scores": self._score_bytes(tokens, trunk, keys) * (3 if backward else 2),
+            "activations of a layer": self._layer_bytes(tokens, self.train) * (1.5 if backward else 1),
+            "attention scores": scores * (3 if backward else 2),
             "gathered weights of a layer": gathered if self.train.gathered_over > 1 else 0.0,
         }
 
     def _in_the_head(self, backward: bool) -> dict[str, float]:
         a, shards = self.a, self.train.tensor
         logits = 4 * self.config.training.token_chunk * a.vocab_size / shards
-        arrays = {"logits": logits * (3 if backward else 2)}
+        arrays = {"logits": logits * (1.5 if backward else 1)}  # and their gradient in the compute type
         head = a.vocab_size * a.hidden_size / shards
-        arrays["gathered head"] = self.compute * head if self.train.gathered_over > 1 else 0.0
+        is_copied = self.train.gathered_over > 1 or self.stored > self.compute
+        arrays["gathered or converted head"] = self.compute * head if is_copied else 0.0
         return arrays | ({"gradient of the head": 4 * head} if backward and self.lora is None else {})
 
     def apply(self) -> Estimate:
         """An optimizer step: gradients of all replicas are added, weights and both moments updated in place."""
         weights, replica = self.trained(self.train), self.train.replica
-        arrays = {"weights": weights, "gradients": weights, "optimizer state": 2 * weights, "updates": 2 * weights}
+        arrays = {"weights": weights, "gradients": weights, "optimizer state": 2 * weights}
         arrays |= {"gradients of all replicas": weights} if replica > 1 else {}
         beside = {name: size for name, size in self.beside_policy().items() if name != "optimizer state"}
         if self.lora is not None:
             beside["base of the adapters"] = self.weights(self.stored, self.train)
-        return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0, 2 * weights * (replica - 1) / replica)
+        summed = 2 * weights * (replica - 1) / replica
+        return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0, summed_bytes=summed, moved_bytes=8 * weights)
 
     def reshard(self) -> Estimate:
-        arrays = {
-            "weights of training": self.weights(self.stored, self.train),
-            "weights of rollouts": self.rollout_weights(),
-            "arrays between the two layouts": self.rollout_weights(),  # compiled: 0.7 to 0.9 of a copy
-        }
-        return Estimate(arrays, self.beside_policy(), 0.0, sum(arrays.values()), self.rollout_weights(), 0.0)
+        stored, copy = self.weights(self.stored, self.train), self.rollout_weights()
+        arrays = {"weights of training": stored, "weights of rollouts": copy}
+        arrays["arrays between the two layouts"] = copy if self.relaid else 0.0  # compiled: 0.7 to 0.9 of a copy
+        merged = 16 * self.kernels / (self.roll.gathered_over * self.roll.tensor) if self.lora and self.merges else 0.0
+        moved, sent = stored + copy + 2 * copy * self.relaid + merged, copy * self.relaid
+        return Estimate(arrays, self.beside_policy(), 0.0, sum(arrays.values()), sent, 0.0, moved_bytes=moved)
 
     def promote(self) -> Estimate:
         """The promotion of a prompt's expanded bases: lanes are read on their shards, and summed to all of them."""
@@ -395,7 +452,8 @@ class Estimator:
         arrays["whole rows on every shard"] = 2 * gathered if shards > 1 else 0.0
         beside = self.beside_rollouts() | {"weights of rollouts": self.rollout_weights()}
         sent, text = 2 * (shards - 1) / shards * gathered, f"{rows} trunks of {capacity}"
-        return Estimate(arrays, beside, 0.0, sum(arrays.values()), 0.0, sent, shape=text)
+        moved = 2 * arrays["trunks"] + 2 * arrays["whole rows on every shard"]
+        return Estimate(arrays, beside, 0.0, sum(arrays.values()), 0.0, sent, moved_bytes=moved, shape=text)
 
     def of(self, name: str) -> Estimate:
         """The estimate of the program of this name in `fr3e_jax.planning.targets.PROGRAMS`."""

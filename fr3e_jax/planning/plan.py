@@ -27,6 +27,7 @@ from fr3e_jax.planning.tuning import Change, advise, cheaper, program_names
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.experts import routes_type
 from fr3e_jax.programs.fused_rows import chosen_attention
+from fr3e_jax.programs.reshard import read_type
 from fr3e_jax.session.adapters_and_experts import check_experts
 from fr3e_jax.session.model import configured_architecture
 
@@ -98,7 +99,9 @@ def make_plan(
     """
     architecture = configured_architecture(config, vocab_size)
     attention = chosen_attention(config.model.attention, topology.chip.platform, architecture.head_dim)
-    config = Change("model.attention", attention).applied(config)
+    model, platform = config.model, topology.chip.platform
+    read = read_type(config.rollout.param_dtype, model.param_dtype, model.compute_dtype, platform)
+    config = Change("rollout.param_dtype", read).applied(Change("model.attention", attention).applied(config))
     check_experts(config, architecture)
     assumed = assumed or Assumptions(config.rollout.max_response_tokens)
     estimator = Estimator(config, architecture, topology.devices, assumed.response_tokens)

@@ -56,19 +56,33 @@ def _heading(plan: Plan) -> Iterator[str]:
 
 
 def _programs(plan: Plan) -> Iterator[str]:
+    moved = "by estimate" if plan.estimated else "by the compiled text"
     hbm = plan.programs[0].hbm_bytes
     yield f"GiB per device (of {gib(hbm)})"
-    columns = ("arguments", "temporaries", "peak", "beside it", "total", "HBM", "FLOPs", "sent", "floor", "limited by")
+    columns = (
+        "arguments",
+        "temporaries",
+        "peak",
+        "beside it",
+        "total",
+        "HBM",
+        "FLOPs",
+        "moved",
+        "sent",
+        "floor",
+        "limited by",
+    )
     yield f"{'':<11}" + "".join(f"{column:>13}" for column in columns)
     for p in plan.programs:
         compiled = [gib(p.argument_bytes), gib(p.temporary_bytes)] if not p.estimated else ["", ""]
         beside = sum(p.resident.values())
         sent = p.sent_bytes + p.sent_between_slices
         cells = [*compiled, gib(p.peak_bytes), gib(beside), gib(p.total_bytes), f"{p.share:.0%}"]
-        cells += [amount(p.flops), gib(sent), seconds(p.floor_seconds), p.dominated_by]
+        cells += [amount(p.flops), gib(p.moved_bytes), gib(sent), seconds(p.floor_seconds), p.dominated_by]
         verdict = "" if p.fits else "  DOES NOT FIT"
         yield f"{p.name:<11}" + "".join(f"{cell:>13}" for cell in cells) + verdict
     yield "peak: of the program; beside it: arrays of the run that stay; total: both, with its share of the HBM"
+    yield "moved: through a device's HBM in a call, intermediate arrays included, " + moved
     yield "FLOPs: of all devices; sent: by one of them; floor: least time of a call at published peaks; all by estimate"
     yield ""
     for p in plan.programs:

@@ -123,8 +123,11 @@ def _candidates(config: Config, a: Architecture) -> Iterator[Change]:
         yield Change(f"rollout.{name}", 2 * size)
         if size > 1:
             yield Change(f"rollout.{name}", size // 2)
-    if rollout.param_dtype == "" and config.model.param_dtype == "float32":
-        yield Change("rollout.param_dtype", "bfloat16", keeps_results=False)
+    stored, compute = config.model.param_dtype, config.model.compute_dtype
+    if rollout.param_dtype in ("", stored) and stored == "float32":
+        yield Change("rollout.param_dtype", "bfloat16", keeps_results=compute == "bfloat16")
+    if rollout.param_dtype == compute != stored:
+        yield Change("rollout.param_dtype", stored)
     for name in ("compute_dtype", "param_dtype"):
         if getattr(config.model, name) == "float32":
             yield Change(f"model.{name}", "bfloat16", keeps_results=False)

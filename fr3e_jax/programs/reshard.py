@@ -26,6 +26,16 @@ from fr3e_jax.programs.mesh import replicated
 from fr3e_jax.programs.program import Program
 
 
+def read_type(setting: str, stored: str, compute: str, platform: str) -> str:
+    """The type of the matrices that rollouts read, by the setting ``rollout.param_dtype``; empty: as stored.
+
+    An empty setting means the compute type on GPU. There every decode step would convert wider weights anew, to the
+    same numbers. The copy takes half of the gradient's memory, which is free while rollouts are sampled.
+    """
+    wider = (stored, compute) == ("float32", "bfloat16")
+    return compute if not setting and wider and platform.startswith("gpu") else setting
+
+
 def _converted(abstract: Params, dtype: str) -> Params:
     """``abstract`` with matrices of ``dtype``, but for those in int8.
 

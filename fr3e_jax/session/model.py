@@ -32,7 +32,7 @@ from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
-from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.reshard import RolloutWeights, read_type
 from fr3e_jax.programs.train_programs import TrainPrograms
 from fr3e_jax.runs.checkpoint_content import flatten_arrays
 from fr3e_jax.session.adapters_and_experts import check_experts, lora_settings
@@ -200,7 +200,8 @@ def model_on(mesh: Mesh, config: Config, architecture: Architecture, decoding: M
     shardings, lora = on(mesh, abstract, axes), lora_settings(config.model.lora)
     merges = lora is not None and config.model.lora.rollouts == "merged"
     adapted = None if lora is None else build_adapted_network(architecture, lora, **types)
-    read, dtype = network if adapted is None or merges else adapted, config.rollout.param_dtype
+    read = network if adapted is None or merges else adapted
+    dtype = read_type(config.rollout.param_dtype, *types.values(), kernel_platform(mesh))
     if dtype == INT8:
         dtype, scaled = config.model.compute_dtype, types | {"completed": with_scales}
         beside = lora is not None and not merges

@@ -71,7 +71,7 @@ def test_weights_in_int8_are_planned_with_their_scales(adapters):
     estimator = Estimator(config, programs.architecture, 1)
     decoding, held = estimator.decode(), device_bytes(programs.rollout_params)
     assert decoding.arrays["weights of rollouts"] == pytest.approx(held, rel=0.02)  # norms and biases have four bytes
-    assert "weights in the compute type" not in decoding.arrays
+    assert "head in the compute type" not in decoding.arrays
     assert programs.weights.copies and estimator.copies and programs.target("reshard").lower()
     kernels, wide = estimator.kernels, estimator.weights(2, estimator.roll) + estimator.adapters * 2
     assert wide - kernels < held < wide - 0.8 * kernels

@@ -18,7 +18,7 @@ from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.reshard import NonFiniteWeights, RolloutWeights, _Refinement
+from fr3e_jax.programs.reshard import NonFiniteWeights, RolloutWeights, _Refinement, read_type
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,24 @@ def test_matrices_are_converted_and_vectors_kept(placed):
         assert after.dtype == (jnp.bfloat16 if before.ndim > 1 else jnp.float32) and after.sharding == sharding
         np.testing.assert_array_equal(after, before.astype(after.dtype))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize(
+    ("setting", "stored", "compute", "platform", "read"),
+    [
+        ("", "float32", "bfloat16", "gpu", "bfloat16"),
+        ("", "float32", "bfloat16", "gpu 7.0", "bfloat16"),
+        ("", "float32", "bfloat16", "cpu", ""),
+        ("", "float32", "bfloat16", "tpu", ""),
+        ("", "float32", "float32", "gpu", ""),
+        ("", "bfloat16", "bfloat16", "gpu", ""),
+        ("", "bfloat16", "float32", "gpu", ""),
+        ("float32", "float32", "bfloat16", "gpu", "float32"),
+        ("int8", "float32", "bfloat16", "gpu", "int8"),
+    ],
+)
+def test_gpu_reads_a_copy_in_the_compute_type_unless_the_setting_names_a_type(setting, stored, compute, platform, read):
+    assert read_type(setting, stored, compute, platform) == read
 
 
 def test_a_copy_is_made_once_for_each_set_of_weights_and_compiled_once(placed):
