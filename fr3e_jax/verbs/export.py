@@ -32,19 +32,28 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapter", action="store_true", help="write the adapters of a run with model.lora.rank, as PEFT reads them"
     )
+    parser.add_argument("--push", metavar="OWNER/NAME", help="upload DIR to the Hugging Face hub, into a private model")
+    parser.add_argument("--public", action="store_true", help="with --push: a new model is public")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Export the checkpoint that the arguments name; return the exit code."""
-    run_dir = run_to_read(arguments.run, checkpoints=True)
-    return export_run(
+    from fr3e_jax.verbs.model_card import push
+
+    if arguments.public and not arguments.push:
+        raise ConfigError("--public says how --push uploads; add --push OWNER/NAME, or leave it out")
+    run_dir, directory = run_to_read(arguments.run, checkpoints=True), Path(arguments.directory)
+    code = export_run(
         load_config(saved_config(run_dir), training=False),
         run_dir,
-        Path(arguments.directory),
+        directory,
         dtype=DTYPES[arguments.dtype] if arguments.dtype else "",
         step=arguments.step,
         adapter=arguments.adapter,
     )
+    if arguments.push:
+        print(f"uploaded: {push(directory, arguments.push, public=arguments.public)}")
+    return code
 
 
 def export_run(
@@ -56,7 +65,7 @@ def export_run(
     step: int | None = None,
     adapter: bool = False,
 ) -> int:
-    """Write a run's checkpoint as a Hugging Face directory; return the exit code.
+    """Write a run's checkpoint as a Hugging Face directory with a model card; return the exit code.
 
     Adapters are merged into their base.
 
@@ -80,7 +89,9 @@ def export_run(
     from fr3e_jax.programs.mesh import make_mesh
     from fr3e_jax.session.model import configured_architecture, model_on
     from fr3e_jax.session.run_weights import read_run_params
-    from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory, write_model
+    from fr3e_jax.studies.analysis.stored_run import StoredRun
+    from fr3e_jax.verbs.model_card import model_card
+    from fr3e_jax.verbs.model_directory import CARD, check_replaceable, replaced_directory, write_model
 
     own_processes()  # refuses a machine without the devices that are asked for
     model = config.model
@@ -97,12 +108,14 @@ def export_run(
         params, step = read_run_params(run_dir, policy, step)
         stored = "float32" if adapter else model.param_dtype
         record = {"run": str(run_dir), "step": step, "dtype": dtype or stored}
+        card = model_card(StoredRun.open(run_dir), config, step, record["dtype"], adapter=adapter)
         if adapter:
             with replaced_directory(directory, record) as filled:
                 where = {"base": model.path, "dtype": record["dtype"]}
                 save_adapters(filled, architecture, policy.lora, params, **where)
+                (filled / CARD).write_text(card, encoding="utf-8")
         else:
-            write_model(directory, architecture, policy.whole(params), codec, model.path, record)
+            write_model(directory, architecture, policy.whole(params), codec, model.path, record, card=card)
     size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())
     print(f"step {step} of {run_dir} as {record['dtype']}: {directory} ({size / 1e6:,.1f} MB)")
     return 0

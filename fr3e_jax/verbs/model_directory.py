@@ -6,6 +6,7 @@ An export replaces nothing but an earlier export.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from fr3e_jax.runs.run_directory import write_json_atomic
 from fr3e_jax.session.session import Session
 
 RECORD = "fr3e_export.json"  # lists the files of an export, which a later export may replace
+CARD = "README.md"  # replaced only as long as nobody has changed it
 
 
 def check_replaceable(directory: str | Path) -> Path:
@@ -51,9 +53,15 @@ def check_replaceable(directory: str | Path) -> Path:
 
 def _recorded_files(target: Path) -> set[str]:
     try:
-        return set(json.loads((target / RECORD).read_text(encoding="utf-8"))["files"])
+        record = json.loads((target / RECORD).read_text(encoding="utf-8"))
+        files = set(record["files"])
     except (OSError, ValueError, KeyError, TypeError):  # no record, or not a record of fr3e
         return set()
+    return files if record.get("card") == _digest(target / CARD) else files - {CARD}
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 @contextlib.contextmanager
@@ -76,7 +84,8 @@ def replaced_directory(directory: str | Path, record: dict[str, Any]) -> Iterato
     try:
         yield filled
         files = sorted(path.name for path in filled.iterdir())
-        write_json_atomic(filled / RECORD, {"fr3e_jax": __version__} | record | {"files": files})
+        notes = record | {"card": _digest(filled / CARD), "files": files}
+        write_json_atomic(filled / RECORD, {"fr3e_jax": __version__} | notes)
         check_replaceable(target)
         _exchange(filled, target, former)
     finally:
@@ -122,8 +131,10 @@ def write_model(
     codec: TextCodec,
     source: str,
     record: dict[str, Any],
+    *,
+    card: str = "",
 ) -> None:
-    """Write weights, config.json, generation_config.json and the tokenizer's files, all or nothing.
+    """Write weights, config.json, generation_config.json, the tokenizer's files and a model card, all or nothing.
 
     Args:
       directory: new, empty, or an earlier export.
@@ -133,6 +144,7 @@ def write_model(
       source: the Hugging Face directory or id that the run started from, whose other settings are kept if it is still
         there; or empty.
       record: notes for the record in the directory; ``record["dtype"]`` is the type of the weights.
+      card: the text of README.md; empty: none.
     """
     names = _still_there(source)
     config = _config(architecture, codec, _read(names, "config.json"), record["dtype"])
@@ -142,6 +154,8 @@ def write_model(
         codec.save(filled)
         for name, content in (("config.json", config), (GENERATION_CONFIG, generation)):
             (filled / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        if card:
+            (filled / CARD).write_text(card, encoding="utf-8")
 
 
 def _read(directory: Path | None, name: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from fr3e_jax.policy.network import build_network, initial_params
 from fr3e_jax.session.model import configured_architecture
 from fr3e_jax.session.run_weights import load_run_params
 from fr3e_jax.verbs.export import export_run
-from fr3e_jax.verbs.model_directory import RECORD, write_model
+from fr3e_jax.verbs.model_directory import CARD, RECORD, write_model
 from fr3e_jax.verbs.supervised.demonstrations import sft
 
 CHAT_TEMPLATE = "{{ messages[0].content }}>"
@@ -121,7 +121,7 @@ def test_an_untrained_foreign_checkpoint_is_exported_with_equal_files(foreign, t
     )
     assert sft(config, tmp_path / "run") == 0
     assert export_run(saved(tmp_path / "run"), tmp_path / "run", tmp_path / "out") == 0
-    out = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name != RECORD}
+    out = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name not in (RECORD, CARD)}
     came = {path.name: path.read_bytes() for path in foreign.iterdir()}
     weights = [name for name in came if name.startswith("model")]
     assert len(weights) > 3 and out.keys() == came.keys()
