@@ -56,9 +56,10 @@ LAYERS = {
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
         | {"configuration", "tools", "stores", "session"}
     ),
+    "serving": Layer({"policy", "programs", "rollouts", "data", "configuration", "session"}),
     "verbs": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
-        | {"configuration", "loop", "stores", "session", "cli", "methods", "planning", "studies"}
+        | {"configuration", "loop", "stores", "session", "cli", "methods", "planning", "studies", "serving"}
     ),
     "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "session", "loop"}),
     "studies": Layer(
@@ -195,7 +196,7 @@ def test_verifier_processes_load_no_jax():
 
 def test_a_training_run_starts_without_libraries_that_only_some_runs_need():
     """Each takes a tenth of a second or more, and tensorboardX brings boto3 along where that is installed."""
-    slow = ("tensorboardX", "boto3", "sympy", "pandas", "matplotlib", "torch", "transformers")
+    slow = ("tensorboardX", "boto3", "sympy", "pandas", "matplotlib", "torch", "transformers", "starlette", "uvicorn")
     program = """if True:
         import sys, fr3e_jax.loop.train
         from fr3e_jax.data.tokenizer import TextCodec

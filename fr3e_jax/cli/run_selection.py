@@ -16,10 +16,13 @@ from omegaconf.errors import OmegaConfBaseException
 from fr3e_jax.configuration import Config, ConfigError, load_config, to_yaml
 from fr3e_jax.configuration.check import RANDOM_WEIGHTS_ONLY
 from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.load import default_config
 from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE, LAST_LINE, read_provenance
 from fr3e_jax.configuration.settings import settings
+from fr3e_jax.hub import is_id
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.run_directory import RunDirectory, check_format, holds_steps
+from fr3e_jax.shipped_files import find_recipe, recipe_names
 from fr3e_jax.stores import reading as stores
 from fr3e_jax.stores.objects import is_remote, store_of
 from fr3e_jax.stores.reading import Place
@@ -178,6 +181,19 @@ def saved_config(run_dir: Path) -> Path:
             "and resume, which says what differs from the checkpoint"
         )
     return path
+
+
+def locate_policy(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
+    """Settings and run of ``RECIPE [--run RUN_DIR]``, or of a run or a model in place of the recipe."""
+    source, folder = arguments.recipe, Path(arguments.recipe).expanduser()
+    if arguments.run is None and (folder / CONFIG_FILE).is_file():
+        arguments = argparse.Namespace(**vars(arguments) | {"recipe": str(folder / CONFIG_FILE), "run": source})
+    elif arguments.run is None and not find_recipe(source).is_file():
+        folders = {name.partition("/")[0] for name in recipe_names()} | {path.name for path in Path().iterdir()}
+        from_hub = is_id(source) and source.partition("/")[0] not in folders
+        if from_hub or (folder / "config.json").is_file():
+            return default_config([f"model.path={source}", *arguments.overrides]), None
+    return locate_weights(arguments)
 
 
 def locate_weights(arguments: argparse.Namespace) -> tuple[Config, Path | None]:

@@ -19,6 +19,7 @@ VERBS = {
     "rft": ("verbs.rft", "Fine-tune on the policy's own responses: sample, filter, select, train, and again."),
     "eval": ("verbs.eval", "Evaluate models, runs and checkpoints on held-out problems, and keep every response."),
     "sample": ("verbs.sample", "Complete one prompt and show each token's log-prob and entropy."),
+    "serve": ("verbs.serve", "Serve a model or a run: an OpenAI-compatible endpoint that also branches from answers."),
     "data": (
         "verbs.data",
         "Show a recipe's data: counts, dropped rows, prompt lengths, overlap with the evaluation sets, prompts.",

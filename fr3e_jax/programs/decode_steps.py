@@ -93,6 +93,34 @@ def alternatives(
     )
 
 
+class Likeliest(NamedTuple):
+    """The likeliest tokens of some places, the first one first, and the tokens that stand there."""
+
+    token_ids: jax.Array  # int32 [T, k]
+    logprobs: jax.Array  # [T, k], of the network: no temperature, no filter
+    own_logprobs: jax.Array  # [T]
+
+
+def likeliest(
+    graphdef: nnx.GraphDef,
+    params: Params,
+    hidden: jax.Array,
+    rows: jax.Array,
+    positions: jax.Array,
+    token_ids: jax.Array,
+    *,
+    count: int,
+) -> Likeliest:
+    """The ``count`` likeliest tokens after ``hidden[rows, positions]``, and the log-probs of ``token_ids [T]`` there.
+
+    ``hidden [B, S, E]``: `Trunks.hidden`, or `DecodeState.lane_hidden`.
+    """
+    logits = bind(graphdef, params).logits(hidden[rows, positions]).astype(jnp.float32)
+    logprobs = jax.nn.log_softmax(logits)
+    top, ids = jax.lax.top_k(logprobs, count)
+    return Likeliest(ids.astype(jnp.int32), top, jnp.take_along_axis(logprobs, token_ids[:, None], axis=-1)[:, 0])
+
+
 def _chunk_rotations(network, state: DecodeState, steps: int) -> tuple[Rotation, ...]:
     """The rotary angles ``[n, B, N, 1, D / 2]`` of a chunk's tokens, of each kind of layer."""
     first = state.settings.fork + state.generated

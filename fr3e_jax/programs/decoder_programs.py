@@ -22,7 +22,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs import decode_steps, decoder_state
 from fr3e_jax.programs.context_axis import batch_axes
-from fr3e_jax.programs.decode_steps import Alternatives, Emitted, Interruptions
+from fr3e_jax.programs.decode_steps import Alternatives, Emitted, Interruptions, Likeliest
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, LaneSettings, cache_shape, without_caches
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import (
@@ -38,6 +38,8 @@ from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.size_buckets import padded, power_of_two
 
 _TOKENS_AT_ONCE = 1024
+_PLACES_AT_ONCE = 256
+MOST_LIKELIEST = 20  # tokens of a place
 
 
 def _state_shardings(mesh: Mesh, architecture: Architecture) -> DecodeState:
@@ -127,6 +129,12 @@ class DecoderPrograms:
             partial(decode_steps.prefill, graphdef, layout, recorded=recorded), out_shardings=prefilled
         )
         self._alternatives = Program(partial(decode_steps.alternatives, graphdef), out_shardings=self._whole)
+        count = min(MOST_LIKELIEST, architecture.vocab_size)
+        self._likeliest = Program(partial(decode_steps.likeliest, graphdef, count=count), out_shardings=self._whole)
+        self._stop = Program(decoder_state.stop_lanes, out_shardings=self._by_slot)
+        self._layout = Program(
+            decoder_state.resize_layout, static_argnames=("slots", "lanes", "trunk_capacity"), out_shardings=state
+        )
         self._empty = Program(decoder_state.empty_state, static_argnums=(0, 1), out_shardings=state)
         self._insert = Program(decoder_state.insert_trunks, donate_argnums=0, out_shardings=state.trunks)
         self._copy = Program(decoder_state.copy_trunk, donate_argnums=0, out_shardings=state.trunks)
@@ -231,6 +239,25 @@ class DecoderPrograms:
             columns = jax.device_get(self._alternatives(params, trunks, row, places, ids))
             parts.append([column[:count] for column in columns])
         return Alternatives(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def likeliest(
+        self, params: Params, hidden: jax.Array, rows: np.ndarray, positions: np.ndarray, token_ids: np.ndarray
+    ) -> Likeliest:
+        """`decode_steps.likeliest` of at least one place as NumPy arrays, by parts of one size."""
+        parts = []
+        for start in range(0, len(rows), _PLACES_AT_ONCE):
+            columns = [np.asarray(x[start : start + _PLACES_AT_ONCE], np.int32) for x in (rows, positions, token_ids)]
+            found = self._likeliest(params, hidden, *(padded(x, _PLACES_AT_ONCE) for x in columns))
+            parts.append([column[: len(columns[0])] for column in jax.device_get(found)])
+        return Likeliest(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def stop_lanes(self, state: DecodeState, over: np.ndarray) -> DecodeState:
+        """End the branches in the lanes ``over``, bool ``[B, N]``."""
+        return state._replace(active=self._stop(state.active, over))
+
+    def resize_layout(self, state: DecodeState, *, slots: int, lanes: int, trunk_capacity: int) -> DecodeState:
+        """`decoder_state.resize_layout`; old and new caches exist together meanwhile."""
+        return self._layout(state, slots=slots, lanes=lanes, trunk_capacity=trunk_capacity)
 
     def empty_state(self, like: Trunks, **sizes: int) -> DecodeState:
         """A decoder with every lane idle, for caches as those of ``like``; ``sizes``: fields of `DecoderSizes`."""

@@ -190,6 +190,43 @@ def fill_lanes(state: DecodeState, base_key: jax.Array, new: jax.Array, settings
     )
 
 
+def stop_lanes(active: jax.Array, over: jax.Array) -> jax.Array:
+    """`DecodeState.active` without the lanes in ``over``, bool ``[B, N]``."""
+    return active & ~over
+
+
+def resize_layout(state: DecodeState, *, slots: int, lanes: int, trunk_capacity: int) -> DecodeState:
+    """The state with another number of slots and of lanes in each, and of positions in a trunk.
+
+    What is added is idle, what is cut must be: the last slots and lanes, and positions beyond every fork.
+    """
+    before = state.active.shape
+
+    def per_lane(x: jax.Array) -> jax.Array:
+        return _fit(_fit(x, slots, 0), lanes, 1)
+
+    def flat(x: jax.Array) -> jax.Array:
+        return per_lane(x.reshape(*before, *x.shape[1:])).reshape(slots * lanes, *x.shape[1:])
+
+    def trunk(x: jax.Array, axis: int) -> jax.Array:
+        return _fit(_fit(x, slots, 0), trunk_capacity, axis)
+
+    layers = tuple(KeyValue(trunk(kv.key, 3), trunk(kv.value, 2)) for kv in state.trunks.layers)
+    active, settings = per_lane(state.active), jax.tree.map(per_lane, state.settings)
+    return DecodeState(
+        trunks=Trunks(layers, trunk(state.trunks.hidden, 1)),
+        lanes=jax.tree.map(flat, state.lanes),
+        lane_hidden=None if state.lane_hidden is None else flat(state.lane_hidden),
+        hidden=per_lane(state.hidden),
+        settings=settings._replace(temperature=jnp.where(active, settings.temperature, 1.0)),  # as in `empty_state`
+        keys=per_lane(state.keys),
+        start=per_lane(state.start),
+        generated=per_lane(state.generated),
+        active=active,
+        column=state.column,
+    )
+
+
 def _take_columns(x: jax.Array, columns: jax.Array, axis: int) -> jax.Array:
     """``x`` with its ring axis read at ``columns [..., new]``; ``axis`` counts from the first axis of ``x``."""
     lead = columns.ndim - 1

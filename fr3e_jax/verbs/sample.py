@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from fr3e_jax.cli.arguments import declare_print_config, declare_run_to_read, positive
 from fr3e_jax.cli.parser import Verb
-from fr3e_jax.cli.run_selection import locate_weights, print_config
+from fr3e_jax.cli.run_selection import locate_policy, print_config
 from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.configuration.load import default_config
-from fr3e_jax.configuration.provenance import CONFIG_FILE
 from fr3e_jax.conversation import question_of
-from fr3e_jax.hub import is_id
-from fr3e_jax.shipped_files import find_recipe, recipe_names
 
 if TYPE_CHECKING:
     from fr3e_jax.rollouts.requests import Rollout
@@ -39,23 +35,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Sample from the weights that the arguments name; return the exit code."""
-    config, run_dir = _located(arguments)
+    config, run_dir = locate_policy(arguments)
     if print_config(arguments, config):
         return 0
     return sample(config, arguments.prompt, arguments.num, arguments.json, run_dir)
-
-
-def _located(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
-    """Settings and run of ``RECIPE [--run RUN_DIR]``, or of a run or a model in place of the recipe."""
-    source, folder = arguments.recipe, Path(arguments.recipe).expanduser()
-    if arguments.run is None and (folder / CONFIG_FILE).is_file():
-        arguments = argparse.Namespace(**vars(arguments) | {"recipe": str(folder / CONFIG_FILE), "run": source})
-    elif arguments.run is None and not find_recipe(source).is_file():
-        folders = {name.partition("/")[0] for name in recipe_names()} | {path.name for path in Path().iterdir()}
-        from_hub = is_id(source) and source.partition("/")[0] not in folders
-        if from_hub or (folder / "config.json").is_file():
-            return default_config([f"model.path={source}", *arguments.overrides]), None
-    return locate_weights(arguments)
 
 
 def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path | None) -> int:
