@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections import Counter
 from pathlib import Path
@@ -44,8 +45,8 @@ def test_docstrings_begin_with_a_noun_or_an_imperative():
 
 
 def test_no_name_has_two_classes():
-    trees = [ast.parse(source) for source in SOURCES.values()]
-    assert repeated([n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]) == []
+    classes = [name for source in SOURCES.values() for name in re.findall(r"^ *class (\w+)", source, re.MULTILINE)]
+    assert len(classes) > 100 and repeated(classes) == []
 
 
 def test_no_name_has_two_modules():

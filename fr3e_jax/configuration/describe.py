@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 
 from omegaconf import OmegaConf
@@ -82,4 +83,4 @@ def _row(path: str, kind: str, default: str, meaning: str, width: int) -> str:
 
 def to_yaml(config: Config) -> str:
     """All settings, resolved; can be given back as a recipe."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    return OmegaConf.to_yaml(dataclasses.asdict(config))
