@@ -38,6 +38,10 @@ class Chart(TypedDict):
 _SHARES: Look = {"range": (0, 1)}
 _HELD_OUT: Look = {"range": (0, 1), "points": True}
 _VERDICTS = {"all_right": "right", "mixed": "between", "all_wrong": "wrong"}
+_OUTCOMES = {
+    **{"right": "right", "restated": "c6", "other_form": "c3", "wrong": "wrong", "string_only": "c5", "refused": "c8"},
+    **{"no_answer": "none", "timeout": "trouble", "worker_died": "c7", "error": "between"},
+}
 
 
 def _groups(family: str) -> Look:
@@ -73,7 +77,7 @@ CHARTS: Sequence[tuple[str, str, str, Look]] = (
         "Verdicts",
         "train",
         r"verifier/.*",
-        {"stacked": True, "colours": {"verifier/right": "right", "verifier/wrong": "wrong"}},
+        {"stacked": True, "colours": {f"verifier/{name}": colour for name, colour in _OUTCOMES.items()}},
     ),
     ("Seconds by stage", "train", r"seconds/(?!grading_wait).*", {"stacked": True, "cut": True}),
     (

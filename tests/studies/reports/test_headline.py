@@ -6,6 +6,7 @@ import re
 import pytest
 from made_up_runs import made_up_run, spending
 
+from fr3e_jax.rewards.verifier import OUTCOMES
 from fr3e_jax.runs.declared_metrics import find
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.headline import alerts, headline, verdict
@@ -172,3 +173,10 @@ def test_each_pattern_of_the_charts_finds_a_declared_metric():
         names = [row.name for group in GROUPS if group.kind == kind for row in group.metrics] + plain[kind].split()
         assert any(re.fullmatch(pattern, name) for name in names), title
         assert all(find(name, kind) for name in look.get("colours", {})), title
+
+
+def test_each_outcome_has_a_colour_of_its_own_whatever_others_the_run_has():
+    (chart,) = charts({"train": ["step", "verifier/timeout"], "eval": []})
+    assert chart["look"]["colours"]["verifier/timeout"] == "trouble"
+    assert set(chart["look"]["colours"]) == {f"verifier/{name}" for name in OUTCOMES}
+    assert len(set(chart["look"]["colours"].values())) == len(OUTCOMES)
