@@ -12,6 +12,9 @@ import sysconfig
 from pathlib import Path
 from typing import NamedTuple
 
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.planning.topology import Topology, TopologyError, parse_topology
+
 INSTALL = {
     "tpu": "libtpu to compile for: `make libtpu`, or pip install -r requirements-plan.txt --target DIR; "
     "TPU_LIBRARY_PATH=DIR/libtpu/libtpu.so",
@@ -20,6 +23,10 @@ INSTALL = {
 }
 _PLUGIN = Path("jax_plugins", "xla_cuda12", "xla_cuda_plugin.so")
 _ASSEMBLER = Path("nvidia", "cuda_nvcc")
+
+
+class NoCompiler(ConfigError):
+    """The compiler of a topology is not installed."""
 
 
 class _Card(NamedTuple):
@@ -90,6 +97,28 @@ def enter_planning_environment(libtpu: Path | None = None, cuda: Path | None = N
     environment = planning_environment(libtpu, cuda)
     os.environ.clear()
     os.environ.update(environment)
+
+
+def enter_planning_for(name: str, *, compiles: bool = True) -> Topology:
+    """Read the name of a topology, and make this process one that plans for it, unless jax was loaded before.
+
+    ``compiles``: its compiler is needed.
+
+    Raises:
+      ConfigError: the name cannot be read, or (`NoCompiler`) there is no compiler for it.
+    """
+    try:
+        topology = parse_topology(name)
+    except TopologyError as error:
+        raise ConfigError(str(error)) from error
+    platform = topology.chip.platform
+    libtpu = find_libtpu() if platform == "tpu" and compiles else None
+    cuda = find_cuda() if platform == "gpu" and compiles else None
+    if compiles and not (libtpu or cuda):
+        raise NoCompiler(f"--topology {topology.name} needs {INSTALL[platform]}")
+    if "jax" not in sys.modules:
+        enter_planning_environment(libtpu, cuda)
+    return topology
 
 
 def gpu_target(chip: str, memory_bytes: int, bandwidth: float) -> str:

@@ -162,6 +162,8 @@ def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) ->
         plan = replace(plan, refused=True, peak_bytes=requested, temporary_bytes=requested - arguments)
     else:
         memory, traffic = compiled.memory_analysis(), Traffic(compiled.as_text(), trips=estimated.trips)
+        if (unread := arguments - memory.argument_size_in_bytes) > 0:  # they stay on the device all the same
+            resident["arguments that it does not read"] = unread
         plan = replace(
             plan,
             argument_bytes=memory.argument_size_in_bytes,

@@ -30,9 +30,11 @@ _WIDTH = {"float32": 4, "bfloat16": 2}
 # How often an array's bytes pass through memory in programs that XLA compiled for an H100
 # (docs/developers/performance.md has the programs).
 _FORWARD_MOVES, _BACKWARD_MOVES = 3, 5  # activations of a layer in one pass
+_ADAPTED = 4 / 3  # as many with adapters, whose products are added
 _STEP_MOVES = 8  # the same in a decode step, whose products are summed in parts
 _SCORE_MOVES = 4  # scores that XLA writes to memory, in a forward pass
-_DRAW_MOVES, _LOSS_MOVES = 8, 9  # float32 logits that a token is drawn from, or a loss and its gradient computed
+# Float32 logits that a token is drawn from, that log-probs are computed of, or a loss and its gradient.
+_DRAW_MOVES, _SCORING_MOVES, _LOSS_MOVES = 8, 6, 11
 
 
 @dataclass(frozen=True)
@@ -362,6 +364,7 @@ class Estimator:
     def _moved_in_layers(self, tokens: int, scores: float, passes: int, backward: bool) -> float:
         """Bytes through memory in all layers, and of the gradients that are added up."""
         moves = _FORWARD_MOVES * (passes - backward) + _BACKWARD_MOVES * backward
+        moves *= 1 if self.lora is None else _ADAPTED
         score_moves = _SCORE_MOVES * (passes - backward) + 3 * _SCORE_MOVES * backward
         activations = self.a.num_layers * (moves * self._layer_bytes(tokens, self.train) + score_moves * scores)
         converted = self.stored + self.compute if self.stored > self.compute else 0
@@ -378,7 +381,7 @@ class Estimator:
         )
         each = self.compute * (1 + backward) + (self.stored + self.compute) * (self.stored > self.compute)
         each += 3 * 4 * (backward and self.lora is None)
-        return chunks * (logits * (_LOSS_MOVES if backward else _DRAW_MOVES / 2) + each * head)
+        return chunks * (logits * (_LOSS_MOVES if backward else _SCORING_MOVES) + each * head)
 
     def _key_bytes(self, positions: int) -> float:
         """Bytes of a layer's keys and values of whole rows, which ``context`` gathers."""

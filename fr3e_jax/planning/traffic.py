@@ -2,7 +2,8 @@
 
 Each operation of a program reads its operands from memory and writes its results there, except what the compiler
 placed in a chip's fast memory. A fusion is one operation. Of an array from which it only cuts a slice, or into which it
-only writes one, the slice counts. A fused kernel counts as the bytes that it states, or else its operands count once.
+only writes one or scatters, the slice counts. A fused kernel counts as the bytes that it states, or else its operands
+count once.
 The L2 cache of a GPU counts as empty, so the figure is an upper bound for small arrays.
 """
 
@@ -22,7 +23,8 @@ _STATED = re.compile(r'"cost_estimate":\{[^}]*"bytes_accessed":"(\d+)"')
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "opt-barrier"}
 _FREE |= {"replica-id", "copy-done", "async-done", "add-dependency"}
 _CUTS = {"dynamic-slice", "slice", "gather"}
-_NEED_ALL = {"reduce", "reduce-window", "dot", "convolution", "sort", "scatter", "custom-call", "fusion", "tuple"}
+_NEED_ALL = {"reduce", "reduce-window", "dot", "convolution", "sort", "custom-call", "fusion", "tuple"}
+_IN_PLACE = {"dynamic-update-slice": 1, "scatter": 2}  # the operand that is written into the first one
 _WORKSPACE = "s8"  # of a library's matrix product: memory that it may use, not a result
 
 
@@ -123,9 +125,9 @@ class Traffic:
             root = inner.get(root.operands[0], root)
         written = [inner.get(name) for name in root.operands] if root.kind == "tuple" else [root]
         saved = sum(
-            array.bytes - inner[array.operands[1]].bytes
+            array.bytes - inner[array.operands[_IN_PLACE[array.kind]]].bytes
             for array in written
-            if array is not None and array.kind == "dynamic-update-slice" and array.operands[1] in inner
+            if array is not None and array.kind in _IN_PLACE
         )
         return read + max(result - saved, 0)
 
@@ -146,9 +148,9 @@ class Traffic:
                 parameters = (operation for operation in deeper.values() if operation.kind == "parameter")
                 chosen = [operation for operation in parameters if int(operation.arguments) in places]
                 total += sum(min(operation.bytes, self._read(operation, deeper)) for operation in chosen)
-            elif user.kind == "dynamic-update-slice" and user.operands[0] == array.name:
-                continue
-            elif user.is_root or user.kind in _NEED_ALL or user.kind == "dynamic-update-slice":
+            elif user.kind in _IN_PLACE and user.operands[0] == array.name:
+                total += inner[user.operands[2]].bytes if user.kind == "scatter" else 0  # which adds to what is there
+            elif user.is_root or user.kind in _NEED_ALL or user.kind in _IN_PLACE:
                 return math.inf
             else:  # by element, so it computes what its users need of it
                 total += self._read(user, inner) * array.bytes / max(user.bytes, 1)

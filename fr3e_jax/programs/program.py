@@ -50,12 +50,12 @@ class Program:
         finally:
             _observer = None
 
-    def prepare(self, *args: Any, **keywords: Any) -> None:
-        """Compile for a later call; arrays may be abstract."""
+    def prepare(self, *args: Any, **keywords: Any) -> jax.stages.Compiled:
+        """Compile for a later call, and return what was compiled; arrays may be abstract."""
         key = _types(args, keywords)
         ready = self._preparing[key] = threading.Event()
         try:
-            self.lower(*args, **keywords).compile()
+            return self.lower(*args, **keywords).compile()
         finally:
             del self._preparing[key]
             ready.set()
@@ -97,9 +97,9 @@ class Declared(NamedTuple):
     arguments: tuple
     options: dict[str, Any]
 
-    def prepare(self) -> None:
+    def prepare(self) -> jax.stages.Compiled:
         """Compile it."""
-        self.program.prepare(*self.arguments, **self.options)
+        return self.program.prepare(*self.arguments, **self.options)
 
 
 class Declarations:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -233,10 +234,13 @@ def decoder_programs(settings: ModelConfig, model: Model, mesh: Mesh, *, keeps_r
     )
 
 
-def open_model(config: Config, vocab_size: int, *, keeps_routes: bool = False) -> tuple[Model, DecoderPrograms]:
+def open_model(
+    config: Config, vocab_size: int, *, keeps_routes: bool = False, devices: Sequence | None = None
+) -> tuple[Model, DecoderPrograms]:
     """The model that ``config`` names, and the programs that decode with it.
 
-    ``vocab_size``: number of tokens of the tokenizer; ``keeps_routes``: see `decoder_programs`.
+    ``vocab_size``: number of tokens of the tokenizer; ``keeps_routes``: see `decoder_programs`; ``devices``: of the
+    mesh, None: all that jax has.
 
     Raises:
       ValueError, OSError: see `configured_architecture`; or the mesh does not fit the devices or the network; or the
@@ -244,7 +248,7 @@ def open_model(config: Config, vocab_size: int, *, keeps_routes: bool = False) -
     """
     architecture = configured_architecture(config, vocab_size)
     m = config.mesh
-    mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context, expert=m.expert)
+    mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context, expert=m.expert)
     chosen_attention(config.model.attention, kernel_platform(mesh), architecture.head_dim)
     decoding = rollout_mesh(mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     model = model_on(mesh, config, architecture, decoding)

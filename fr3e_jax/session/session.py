@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -97,13 +98,16 @@ def start_runtime(cache: str) -> None:
     count_compilations()
 
 
-def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool = False) -> Session:
+def open_session(
+    config: Config, task: Task | None = None, *, keeps_routes: bool = False, devices: Sequence | None = None
+) -> Session:
     """Build the session that ``config`` describes.
 
     Args:
       config: the settings.
       task: the problems and their verifier; None: those that ``data.task`` names.
       keeps_routes: rollouts may train, so they record the experts of their tokens where these are replayed.
+      devices: of the mesh; None: all that jax has. Absent ones (`fr3e_jax.planning`) only serve to compile for.
 
     Raises:
       ConfigError: a setting names a task, tokenizer, template, verifier, model or mesh that cannot be used.
@@ -123,7 +127,7 @@ def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool
     if user_function:
         with as_config_error(TypeError, ValueError, VerifierError):
             check_by_a_call(grader, task.problems("train"), config.data.verifier)
-    model, sampler = open_sampler(config, texts, processes, make, keeps_routes=keeps_routes)
+    model, sampler = open_sampler(config, texts, processes, make, keeps_routes=keeps_routes, devices=devices)
     of_episodes = RewardRange(config.environment.least_reward, config.environment.most_reward)
     graded = ResponseGrader(grader, texts, processes, of_episodes)
     return Session(config, task, texts, model, sampler, graded, processes)
@@ -157,6 +161,7 @@ def open_sampler(
     make: MakeEnvironment | None = None,
     *,
     keeps_routes: bool = False,
+    devices: Sequence | None = None,
 ) -> tuple[Model, Sampler]:
     """The model that ``config`` names, and what samples from it, in the environment that ``make`` makes.
 
@@ -165,7 +170,7 @@ def open_sampler(
     """
     codec = texts.codec
     with as_config_error():
-        model, programs = open_model(config, len(codec), keeps_routes=keeps_routes)
+        model, programs = open_model(config, len(codec), keeps_routes=keeps_routes, devices=devices)
         codec.fit(model.architecture.vocab_size)
         if codec.rows < len(codec):
             texts.prompt_ids("1")  # a mark of the template that the embedding lacks fails here, not at every prompt

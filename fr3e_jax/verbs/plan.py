@@ -10,8 +10,7 @@ from dataclasses import replace
 from fr3e_jax.cli.arguments import positive, share
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import ConfigError, load_config
-from fr3e_jax.planning.absent_devices import INSTALL, enter_planning_environment, find_cuda, find_libtpu
-from fr3e_jax.planning.topology import TopologyError, parse_topology
+from fr3e_jax.planning.absent_devices import NoCompiler, enter_planning_for
 
 DOES_NOT_FIT = 1  # the exit code of a failed run, too
 
@@ -78,16 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     config = load_config(arguments.recipe, arguments.overrides, training=False)
     try:
-        topology = parse_topology(arguments.topology)
-    except TopologyError as error:
-        raise ConfigError(str(error)) from error
-    platform = topology.chip.platform
-    libtpu = find_libtpu() if platform == "tpu" and not arguments.estimate else None
-    cuda = find_cuda() if platform == "gpu" and not arguments.estimate else None
-    if not (arguments.estimate or libtpu or cuda):
-        raise ConfigError(f"--topology {topology.name} needs {INSTALL[platform]}; or add --estimate")
-    if "jax" not in sys.modules:
-        enter_planning_environment(libtpu, cuda)
+        topology = enter_planning_for(arguments.topology, compiles=not arguments.estimate)
+    except NoCompiler as error:
+        raise ConfigError(f"{error}; or add --estimate") from error
 
     from fr3e_jax.data.tokenizer import TextCodec
     from fr3e_jax.planning.compile import ProgramPlan, topology_devices

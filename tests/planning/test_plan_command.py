@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
 from fr3e_jax.cli import main
+from fr3e_jax.configuration import to_yaml
 from fr3e_jax.methods import read_methods
 from fr3e_jax.planning.absent_devices import find_cuda, find_libtpu, planning_environment
 
@@ -29,9 +31,9 @@ TINY = [
 
 @pytest.fixture
 def compiled_plan():
-    """`fr3e plan` in a process of its own, because compilers read their environment when jax is loaded."""
+    """`fr3e plan`, or another verb, in a process of its own: compilers read their environment when jax is loaded."""
 
-    def plan(*arguments: str) -> subprocess.CompletedProcess:
+    def plan(*arguments: str, verb: str = "plan", recipe: Sequence[str] = TINY) -> subprocess.CompletedProcess:
         needed, compiler = (
             ("cuda-plan", find_cuda()) if any("h100" in x for x in arguments) else ("libtpu", find_libtpu())
         )
@@ -39,14 +41,14 @@ def compiled_plan():
             pytest.fail(f"no compiler; `make {needed}` installs it")
         if compiler is None:
             pytest.skip(f"no {needed}; `make test-plan` installs it and runs this")
-        code = "import sys; from fr3e_jax.cli import main; sys.exit(main(['plan', *sys.argv[1:]]))"
-        return subprocess.run([sys.executable, "-c", code, *TINY, *arguments], capture_output=True, text=True)
+        code = "import sys; from fr3e_jax.cli import main; sys.exit(main(sys.argv[1:]))"
+        return subprocess.run([sys.executable, "-c", code, verb, *recipe, *arguments], capture_output=True, text=True)
 
     return plan
 
 
 def test_estimate_needs_no_libtpu(capsys, monkeypatch):
-    monkeypatch.setattr("fr3e_jax.verbs.plan.find_libtpu", lambda: None)
+    monkeypatch.setattr("fr3e_jax.planning.absent_devices.find_libtpu", lambda: None)
     assert main(["plan", RECIPE, "--topology", "v5e:8x8", "--estimate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["devices"], found["estimated"], found["fits"]) == (64, True, True)
@@ -90,8 +92,8 @@ def test_recipe_of_a_published_size_fits_the_hardware_of_its_header(method, caps
     ],
 )
 def test_mistake_is_reported_in_one_line(arguments, says, capsys, monkeypatch):
-    monkeypatch.setattr("fr3e_jax.verbs.plan.find_libtpu", lambda: None)
-    monkeypatch.setattr("fr3e_jax.verbs.plan.find_cuda", lambda: None)
+    monkeypatch.setattr("fr3e_jax.planning.absent_devices.find_libtpu", lambda: None)
+    monkeypatch.setattr("fr3e_jax.planning.absent_devices.find_cuda", lambda: None)
     assert main(["plan", RECIPE, *arguments]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and says in told
@@ -125,6 +127,17 @@ def test_planning_process_sees_no_other_device(monkeypatch, tmp_path):
     found = planning_environment(cuda=tmp_path)
     assert found["XLA_FLAGS"] == f"--mine --xla_gpu_cuda_data_dir={tmp_path}/nvidia/cuda_nvcc"
     assert found["PJRT_NAMES_AND_LIBRARY_PATHS"].startswith(f"cuda:{tmp_path}/") and found["JAX_PLATFORMS"] == "cpu"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["v5e:2x2", "h100:2"])
+def test_all_programs_of_a_run_compile_for_absent_devices(compiled_plan, tiny_run, tmp_path, topology):
+    (tmp_path / "recipe.yaml").write_text(to_yaml(tiny_run.config(model__num_layers=1)))
+    written = compiled_plan("--topology", topology, "--json", verb="compile", recipe=[str(tmp_path / "recipe.yaml")])
+    assert written.returncode == 0, written.stderr
+    programs = json.loads(written.stdout)
+    assert {"prefill", "decode_chunk", "accumulate"} <= {program["name"] for program in programs}
+    assert all(program["peak_gib"] > 0 and program["seconds"] > 0 for program in programs)
 
 
 @pytest.mark.slow

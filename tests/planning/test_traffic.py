@@ -73,8 +73,10 @@ def test_loops_count_as_often_as_the_text_states_or_else_as_assumed(bound, state
             "f32[100,64]{1,0}",
             2 * ROW + 4,
         ),
+        # A row that is added to what is there.
+        ("ROOT %s = f32[100,64]{1,0} scatter(%p0, %p1, %p2), to_apply=%add", "f32[100,64]{1,0}", 3 * ROW + 4),
     ],
-    ids=["slice", "slice of a negative", "sum", "written row"],
+    ids=["slice", "slice of a negative", "sum", "written row", "scattered row"],
 )
 def test_fusion_moves_only_the_slices_that_it_cuts_or_writes(body, shape, moved):
     assert Traffic(FUSION.replace("BODY", body).replace("SHAPE", shape)).moved_bytes() == moved

@@ -26,6 +26,24 @@ def test_the_list_names_programs_and_sizes_in_the_order_of_their_first_use(recip
     assert f"{len(names)} programs; " in shown and " lanes, rings of 16, trunks of " in shown
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--topology", "h100"], "--topology 'h100' cannot be read; expected CHIP:SHAPE"),
+        (["--topology", "h100:1"], "--topology h100:1x1 needs a CUDA plugin to compile for: `make cuda-plan`"),
+        (
+            ["--topology", "h100:1", "tools.kind=python", "tools.max_output_tokens=4"],
+            "--topology: programs with tools, environments or stop texts are",
+        ),
+    ],
+)
+def test_topology_that_cannot_be_compiled_for_is_a_mistake(recipe, capsys, monkeypatch, arguments, says):
+    monkeypatch.setattr("fr3e_jax.planning.absent_devices.find_cuda", lambda: None)
+    assert main(["compile", recipe, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and says in told
+
+
 def test_without_a_cache_nothing_is_compiled(recipe, capsys, monkeypatch):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     name = jax.config.jax_compilation_cache_dir
