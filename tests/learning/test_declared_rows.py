@@ -15,7 +15,7 @@ from fr3e_jax.rollouts.expected_lengths import expected_lengths
 
 RECIPES = {
     "demo": (1, 3e-3, []),
-    "fr3e_qwen2.5_7b": (4, 2e-5, ["training.mini_batch_rollouts=256", "rollout.max_response_tokens=4096"]),
+    "fr3e_qwen2.5_7b": (4, 2e-5, ["training.mini_batch_rollouts=64", "rollout.max_response_tokens=4096"]),
     "grpo_pp_qwen2.5_7b": (16, 2e-5, ["training.mini_batch_rollouts=512"]),
 }
 

@@ -33,7 +33,7 @@ def write_mixture(directory, **changes):
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory, tiny_run):
-    """A run of three steps, whose micro-batches are watched, and the same run stopped inside a step and resumed."""
+    """A run of three steps, whose micro-batches are watched."""
     folder, seen = tmp_path_factory.mktemp("mixture"), []
     write_mixture(folder / "base", dense_layers=(0,))
     settings = {"model__path": str(folder / "base"), "evaluation__every": 0, "training__max_steps": 3}
@@ -49,11 +49,6 @@ def mixture(tmp_path_factory, tiny_run):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mini_batches, "pack", watched)
         assert train(config(), folder / "whole") == 0
-    with pytest.MonkeyPatch.context() as patch:
-        Watched(patch, nth("first_return", 9))
-        assert train(config(), folder / "resumed") == 0
-    assert not (folder / "resumed" / "summary.json").exists()
-    assert train(config(), folder / "resumed", resume=True) == 0
     session = open_session(config())
     return SimpleNamespace(folder=folder, config=config, seen=seen, session=session)
 
@@ -88,8 +83,14 @@ def test_only_rollouts_that_may_train_record_routes(mixture):
     assert open_session(mixture.config(), keeps_routes=True).sampler.engine.programs.routes == 2
 
 
-def test_a_run_with_experts_stopped_inside_a_step_ends_equal(mixture):
-    assert_same_run(mixture.folder / "resumed", mixture.folder / "whole", mixture.session)
+@pytest.mark.slow
+def test_a_run_with_experts_stopped_inside_a_step_ends_equal(mixture, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        Watched(patch, nth("first_return", 9))
+        assert train(mixture.config(), tmp_path / "run") == 0
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert train(mixture.config(), tmp_path / "run", resume=True) == 0
+    assert_same_run(tmp_path / "run", mixture.folder / "whole", mixture.session)
 
 
 REFUSED = [

@@ -104,6 +104,7 @@ def test_product_makes_no_copy_and_samples_from_the_same_policy(adapted):
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_adapters_in_float32_on_a_base_in_bfloat16_are_sampled_without_a_gap(adapted, tmp_path):
     """With ``product`` nothing is rounded between training and rollouts."""
     types = {"model__param_dtype": "bfloat16", "model__lora__rollouts": "product"}
