@@ -4,6 +4,7 @@
 #   launch/local.sh [-n PROCESSES] RECIPE [key=value ...]
 #   RUN_DIR=runs/mine launch/local.sh configs/demo.yaml training.max_steps=20
 #   launch/local.sh -n 2 configs/demo.yaml          # two CPU processes, to try out a run on many machines
+#   launch/local.sh --dry-run configs/demo.yaml     # check the recipe and print what would run
 #
 # RUN_DIR: default runs/NAME, with the name of the recipe's file. FR3E: default .venv/bin/fr3e. CPU_DEVICES: virtual
 # devices of each process with -n (default 1). RUN_DIR/logs has the logs of all processes. On Ctrl-C or SIGTERM all
@@ -13,7 +14,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
 source "$here/require.sh"
 
-processes=1
+help_if_asked "$@"
+processes=1 DRY_RUN=false
+[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
 while getopts ":n:" option; do
   case $option in
     n) processes=$OPTARG ;;
@@ -27,6 +30,13 @@ require_match processes "[1-9][0-9]*" "a number of processes"
 name=$(basename "$1")
 export RUN_DIR=${RUN_DIR:-runs/${name%.*}}
 
+if $DRY_RUN; then
+  check_recipe "$@"
+  for ((index = 0; index < processes; index++)); do
+    run env "RUN_DIR=$RUN_DIR" "WORKER=process_$index" "$here/worker.sh" "$@"
+  done
+  exit
+fi
 if [[ $processes -eq 1 ]]; then
   WORKER=process_0 exec "$here/worker.sh" "$@"
 fi

@@ -39,3 +39,44 @@ share_programs() {
   [[ " ${*:2} " == *" runtime.compilation_cache="* ]] ||
     export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$1}
 }
+
+# help_if_asked ARGUMENTS...: --help as the first argument prints the comment at the head of the script.
+help_if_asked() {
+  [[ ${1:-} == --help || ${1:-} == -h ]] || return 0
+  sed -n '2,/^[^#]/{/^#SBATCH/d;s/^# \{0,1\}//p}' "$0" | sed '/^set -euo/d'
+  exit 0
+}
+
+# run COMMAND...: run it; with DRY_RUN=true print it in place of that.
+run() {
+  if ${DRY_RUN:-false}; then
+    printf '%q ' "$@"
+    echo
+  else
+    "$@"
+  fi
+}
+
+# read_secrets: put into the array `secrets` the names of SECRETS, or those of HF_TOKEN and WANDB_API_KEY that are set.
+read_secrets() {
+  local name
+  secrets=()
+  for name in ${SECRETS-HF_TOKEN WANDB_API_KEY}; do
+    [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || fail "SECRETS has $(printf %q "$name"); expected names of variables, such as HF_TOKEN"
+    if [[ -n ${!name:-} ]]; then
+      [[ ${!name} != *$'\n'* ]] || fail "the value of $name has several lines; expected one"
+      secrets+=("$name")
+    elif [[ -n ${SECRETS:-} ]]; then
+      fail "SECRETS names $name, which is not set; export it, or leave it out"
+    fi
+  done
+}
+
+# cloud_advice REASON: the next step of a user to whom a program of the cloud gave this reason.
+cloud_advice() {
+  case ${1,,} in
+    *"auth login"* | *"active account"* | *redential* | *unauthenticated* | *eauthenticat* | *unauthorized* | *"logged in"*)
+      echo "you are not logged in: gcloud auth login, and for a cluster gcloud container clusters get-credentials" ;;
+    *) echo "mend what it says" ;;
+  esac
+}

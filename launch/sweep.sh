@@ -6,12 +6,16 @@
 #
 # On a single machine use `fr3e sweep`. Each combination is a run SWEEP-COMBINATION in RUNS, started by tpu_pod.sh with
 # the same variables. SWEEP is by default the recipe's file name. The same command again continues with the unfinished
-# combinations: STATE (default .sweep-SWEEP) records the finished ones, and has the output of every launch.
+# combinations: STATE (default .sweep-SWEEP) records the finished ones, and has the output of every launch. --dry-run
+# prints the combinations and starts nothing.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
 source "$here/require.sh"
 
+help_if_asked "$@"
+DRY_RUN=false
+[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
 require SLICES "names of TPU VM slices, separated by spaces"
 [[ $# -ge 2 ]] || fail "expected a recipe and settings with several values: launch/sweep.sh RECIPE key=A,B ..."
 recipe=$1
@@ -22,11 +26,15 @@ state=${STATE:-.sweep-$sweep}
 launcher=${LAUNCHER:-$here/tpu_pod.sh}
 fr3e=${FR3E:-$here/../.venv/bin/fr3e}
 command -v "$fr3e" >/dev/null || fail "there is no program $fr3e; run \`make\` in the repository, or set FR3E to the fr3e command"
-mkdir -p "$state"
 
 # fr3e checks and names every combination. The last word of a line is the run directory.
 combinations=$("$fr3e" sweep "$recipe" "$@" --dry-run) || exit $?
 mapfile -t lines <<<"$combinations"
+if $DRY_RUN; then
+  printf '%s\n' "${lines[@]}"
+  exit
+fi
+mkdir -p "$state"
 rm -f "$state"/*.taken
 
 run_one() { # SLICE LINE: return 0 if the combination is finished, or taken by another slice

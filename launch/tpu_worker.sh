@@ -10,6 +10,7 @@ require RUN "the name of a run"
 state=${FR3E_STATE:-$HOME/.fr3e_jax} # records this worker's running process and installed packages
 mkdir -p "$state"
 pid_file=$state/${RUN:?}.pid
+trap 'rm -f "$HOME/.fr3e_secrets"' EXIT
 
 running() {
   [[ -f $pid_file ]] && kill -0 "$(cat "$pid_file")" 2>/dev/null
@@ -77,6 +78,11 @@ output=$state/$RUN.output
 if running; then
   echo "$(hostname): $RUN is running already, as process $(cat "$pid_file")"
 else
+  # The launcher has put the secrets here, which only the run is to see.
+  if [[ -f $HOME/.fr3e_secrets ]]; then
+    # shellcheck source=/dev/null
+    source "$HOME/.fr3e_secrets"
+  fi
   # Its own session lets it outlive the connection.
   # shellcheck disable=SC2016  # the inner shell writes its own process number
   setsid nohup bash -c 'echo $$ >"$1"; shift; exec "$@"' worker "$pid_file" "$here/worker.sh" "$@" \

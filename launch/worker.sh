@@ -15,7 +15,31 @@ mkdir -p "$RUN_DIR/logs"
 log="$RUN_DIR/logs/${WORKER:-$(hostname)}.log"
 echo "$(date -u +%FT%TZ) $(hostname): fr3e train $* --continue runtime.run_dir=$RUN_DIR" >>"$log"
 command=("$fr3e" train "$@" --continue "runtime.run_dir=$RUN_DIR")
-exec > >(exec tee -a "$log") 2>&1
+# A mounted bucket shows a file when it is closed, and what is not closed is lost with the host. So there the log is
+# opened and closed every few seconds.
+log_in_pieces() {
+  local line piece="" since=$SECONDS
+  while true; do
+    if IFS= read -r -t 1 line; then
+      printf '%s\n' "$line"
+      piece+=$line$'\n'
+    else
+      [[ $? -gt 128 ]] || break # the end; otherwise no whole line has come in time
+      piece+=$line
+      printf %s "$line"
+    fi
+    if [[ -n $piece && $((SECONDS - since)) -ge ${LOG_SECONDS:-10} ]]; then
+      printf %s "$piece" >>"$log"
+      piece="" since=$SECONDS
+    fi
+  done
+  printf %s "$line"
+  printf %s "$piece$line" >>"$log"
+}
+case $(stat --file-system --format=%T "$RUN_DIR/logs") in
+  fuse*) exec > >(trap "" TERM INT && log_in_pieces) 2>&1 && logger=$! ;;
+  *) exec > >(exec tee -a "$log") 2>&1 ;;
+esac
 [[ -n ${UNFINISHED_CODE:-} ]] || exec "${command[@]}" # this process becomes the run, so that signals reach it
 
 "${command[@]}" &
@@ -27,4 +51,9 @@ while true; do # wait returns early when a signal is handled
   kill -0 "$run" 2>/dev/null || break
 done
 [[ $code -ne 0 || -f $RUN_DIR/summary.json ]] || code=$UNFINISHED_CODE
+exec >/dev/null 2>&1 # the log's last piece is written when its input ends, and a pod ends with this process
+for _ in {1..50}; do
+  if [[ -z ${logger:-} ]] || ! kill -0 "$logger" 2>/dev/null; then break; fi
+  sleep 0.1
+done
 exit "$code"

@@ -10,16 +10,21 @@
 #
 # IMAGE: docker build --build-arg DEVICE=tpu (Dockerfile). /runs/NAME holds the run, NAME/logs the logs of all hosts,
 # and /runs/compilation_cache the compiled programs of all runs. An interrupted run restarts and continues.
-# Optional: STORAGE (runs), SLICES (1), MAX_RESTARTS (10), GRACE_SECONDS (600), PRIORITY (medium).
+# Optional: STORAGE (runs), SLICES (1), MAX_RESTARTS (10), GRACE_SECONDS (600), PRIORITY (medium), SPOT=true (spot nodes).
+# SECRETS: names of variables to pass to the run (default: those of HF_TOKEN and WANDB_API_KEY that are set). They are in
+# no command line, but readers of the workload in the cluster see them. --dry-run prints the command and calls nothing.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
 source "$here/require.sh"
 
-[[ $# -ge 1 ]] || fail "no recipe given; usage: launch/xpk.sh RECIPE [key=value ...]"
+help_if_asked "$@"
+DRY_RUN=false
+[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
+[[ $# -ge 1 ]] || fail "no recipe given; usage: launch/xpk.sh [--dry-run] RECIPE [key=value ...]"
 [[ -f $1 ]] || fail "there is no recipe $1 in $PWD"
 STORAGE=${STORAGE:-runs} SLICES=${SLICES:-1} MAX_RESTARTS=${MAX_RESTARTS:-10} GRACE_SECONDS=${GRACE_SECONDS:-600}
-PRIORITY=${PRIORITY:-medium}
+PRIORITY=${PRIORITY:-medium} SPOT=${SPOT:-false}
 label="[a-z]([-a-z0-9]*[a-z0-9])?"
 require_match NAME "$label" "a name of a workload: lower-case letters, digits and dashes"
 # shellcheck disable=SC2153  # the variable of the caller
@@ -34,7 +39,9 @@ require_match SLICES "[1-9][0-9]*" "a number of slices"
 require_match MAX_RESTARTS "[0-9]+" "a number of restarts"
 require_match GRACE_SECONDS "[1-9][0-9]*" "seconds between SIGTERM and SIGKILL"
 require_match PRIORITY "very-low|low|medium|high|very-high" "a priority of xpk"
-require_program xpk "install it with pip install xpk, and log in with gcloud auth login"
+require_match SPOT "true|false" "true or false"
+read_secrets
+$DRY_RUN || require_program xpk "install it with pip install xpk, and log in with gcloud auth login"
 check_recipe "$@"
 share_programs /runs/compilation_cache "$@"
 
@@ -42,7 +49,15 @@ share_programs /runs/compilation_cache "$@"
 variables=("RUN_DIR=/runs/$NAME" FR3E=fr3e UNFINISHED_CODE=75
   ${JAX_COMPILATION_CACHE_DIR:+"JAX_COMPILATION_CACHE_DIR=$JAX_COMPILATION_CACHE_DIR"})
 command="cd /opt/fr3e_jax && env$(printf ' %q' "${variables[@]}") launch/worker.sh$(printf ' %q' "$@")"
-exec xpk workload create --workload="$NAME" --cluster="$CLUSTER" --zone="$ZONE" --project="$PROJECT" \
+further=()
+! $SPOT || further+=(--spot)
+if [[ ${#secrets[@]} -gt 0 ]]; then
+  file=$(umask 077 && mktemp)
+  trap 'rm -f "$file"' EXIT
+  for name in "${secrets[@]}"; do printf '%s=%s\n' "$name" "${!name}"; done >"$file"
+  further+=("--env-file=$file")
+fi
+run xpk workload create --workload="$NAME" --cluster="$CLUSTER" --zone="$ZONE" --project="$PROJECT" \
   --tpu-type="$TPU_TYPE" --num-slices="$SLICES" --docker-image="$IMAGE" --storage="$STORAGE" --priority="$PRIORITY" \
   --max-restarts="$MAX_RESTARTS" --restart-on-exit-codes=75 --termination-grace-period-seconds="$GRACE_SECONDS" \
-  --command="$command"
+  "${further[@]}" --command="$command"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,7 @@ class MetricsWriter:
         self._path = run_dir.metrics
 
     def write(self, step: int, metrics: Mapping[str, Any], *, kind: str = "train") -> None:
-        """Append ``{"step", "kind", **metrics}`` as one line and hand it to the operating system.
+        """Append ``{"step", "kind", **metrics}`` as one line, which is on disk when this returns.
 
         Values are Python, NumPy or JAX scalars. JSON has no NaN and no infinity: such a value is written as null, and
         its name as text under ``<key>/nonfinite``; ``read_metrics`` undoes this.
@@ -77,12 +78,16 @@ class MetricsWriter:
         self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
 
     def _append(self, line: bytes) -> None:
-        """Write the whole line, or leave the file as it was and raise an OSError: a disk may have room for a part."""
+        """Write the whole line, or leave the file as it was and raise an OSError: a disk may have room for a part.
+
+        The file is synced and closed: a lost host loses no step, and a mounted bucket shows a file when it is closed.
+        """
         with open(self._path, "ab", buffering=0) as stream:
             end = stream.tell()
             try:
                 while line:
                     line = line[stream.write(line) :]
+                os.fsync(stream.fileno())
             except OSError:
                 stream.truncate(end)
                 raise

@@ -18,8 +18,13 @@ GCLOUD = """verb=$4
 declare -A option
 for argument in "$@"; do [[ $argument != --*=* ]] || { key=${argument%%=*}; option[${key#--}]=${argument#*=}; }; done
 case $verb in
-  describe) [[ -z ${TPU_ERROR:-} ]] || { echo "$TPU_ERROR" >&2; exit 1; }; echo "${TPU_STATE:-READY}" ;;
-  scp) for home in "$HOMES"/*; do cp "$5" "$home/fr3e_jax.tar.gz"; done ;;
+  describe)
+    [[ -z ${TPU_ERROR:-} ]] || { echo "$TPU_ERROR" >&2; exit 1; }
+    read -r now rest <"$HOMES/../$3.states" 2>/dev/null || { echo "${TPU_STATE:-READY}"; exit; }
+    [[ -z $rest ]] || echo "$rest" >"$HOMES/../$3.states"
+    [[ $now != NONE ]] || { echo "NOT_FOUND: $5" >&2; exit 1; }
+    echo "$now" ;;
+  scp) for home in "$HOMES"/*; do cp "$5" "$home/${6#*:}"; done ;;
   ssh)
     for home in "$HOMES"/*; do
       (cd "$home" && HOME=$home TPU_WORKER_ID=${home##*/} FR3E_INSTALL=0 bash -c "${option[command]}") &
@@ -95,18 +100,24 @@ def test_stopped_run_ends_with_code_75_and_not_as_finished(pod):
         ({"TPU_NAME": ""}, "TPU_NAME is not set; expected the name of a TPU VM slice"),
         ({"ZONE": "here"}, "ZONE=here does not look like its zone, such as us-east5-a"),
         ({"RUNS": "runs"}, "RUNS=runs does not look like gs://BUCKET[/FOLDER], or an absolute path"),
-        ({"TPU_STATE": "CREATING"}, "my-slice is CREATING; expected READY"),
+        ({"TPU_STATE": "CREATING", "WAIT_MINUTES": "0"}, "is still CREATING after 0 minutes; expected READY"),
+        ({"TPU_STATE": "PREEMPTED"}, "my-slice is PREEMPTED: it was preempted. The run is whole in /"),
+        ({"TPU_STATE": "STOPPED"}, "my-slice is STOPPED; start it with gcloud"),
         (
             {"TPU_ERROR": "ERROR: NOT_FOUND: Resource 'my-slice'\n was not found"},
-            "was not found ; create it with gcloud",
+            "was not found in ZONE=us-east5-a of PROJECT=my-project; create it with launch/tpu_slice.sh create",
         ),
         (
             {"TPU_ERROR": "You do not currently have an active account selected.\nRun: $ gcloud auth login"},
-            "cannot be described: You do not currently have an active account selected. Run: $ gcloud auth login ; "
-            "log in with gcloud auth login",
+            "cannot be described: You do not currently have an active account selected. Run: $ gcloud auth login; "
+            "you are not logged in: gcloud auth login",
         ),
-        ({"TPU_ERROR": "Reauthentication failed. cannot prompt"}, "log in with gcloud auth login"),
-        ({"TPU_ERROR": "PERMISSION_DENIED: TPU API is disabled"}, "TPU API is disabled ; mend what gcloud says"),
+        ({"TPU_ERROR": "Reauthentication failed. cannot prompt"}, "you are not logged in: gcloud auth login"),
+        ({"TPU_ERROR": "Request had invalid authentication credentials"}, "you are not logged in"),
+        ({"TPU_ERROR": "PERMISSION_DENIED: TPU API is disabled"}, "TPU API is disabled; mend what it says"),
+        ({"SECRETS": "HF_TOKEN"}, "SECRETS names HF_TOKEN, which is not set; export it, or leave it out"),
+        ({"SECRETS": "a-b"}, "SECRETS has a-b; expected names of variables"),
+        ({"WAIT_MINUTES": "soon"}, "WAIT_MINUTES=soon does not look like a number of minutes"),
         ({"RUN": "a b"}, "RUN=a b does not look like the name of a run"),
     ],
 )
@@ -117,12 +128,177 @@ def test_wrong_variable_of_a_slice_is_refused_before_anything_is_copied(pod, cha
     assert not [call for call in bench.calls("gcloud") if " scp " in call]
 
 
-def test_a_wrong_recipe_costs_a_line_before_anything_is_copied(pod):
+def test_a_wrong_recipe_costs_a_line_before_any_cloud_is_called(pod):
     bench, launch = pod
     bench.stub("fr3e", "echo 'fr3e: error: no such setting' >&2; exit 2")
-    result = launch("configs/mine.yaml", "sede=3")
-    assert result.returncode == 2 and "no such setting" in result.stderr
-    assert not [call for call in bench.calls("gcloud") if " scp " in call]
+    for option in ([], ["--dry-run"]):
+        result = launch(*option, "configs/mine.yaml", "sede=3")
+        assert result.returncode == 2 and "no such setting" in result.stderr
+    assert bench.calls("gcloud") == []
+
+
+def test_a_dry_run_of_a_slice_prints_the_commands_and_calls_nothing(pod):
+    bench, launch = pod
+    result = launch("--dry-run", "configs/mine.yaml", HF_TOKEN="hidden")
+    assert result.returncode == 0, result.stderr
+    verbs = [line.split()[4] for line in result.stdout.splitlines() if line.startswith("gcloud compute tpus")]
+    assert verbs == ["scp", "scp", "ssh"] and "hidden" not in result.stdout and bench.calls("gcloud") == []
+
+
+def test_secrets_reach_the_run_by_name_and_stay_in_no_command_or_file(pod):
+    bench, launch = pod
+    bench.stub("show")
+    bench.stub("fr3e", CHECKED + 'show "$HF_TOKEN" "$MINE"; echo "{}" >"$RUN_DIR/summary.json"')
+    result = launch("configs/mine.yaml", SECRETS="HF_TOKEN MINE", HF_TOKEN="hf_1 2", MINE="$x'", WANDB_API_KEY="other")
+    assert result.returncode == 0, result.stderr
+    assert bench.calls("show") == [r"hf_1\ 2 \$x\'"] * 2
+    assert not any("hf_1" in call for call in bench.calls("gcloud"))
+    assert not [*bench.folder.glob("homes/*/.fr3e_secrets")]
+
+
+def states(bench, **states):
+    """What `describe` says one after another; the last state stays."""
+    for kind, row in states.items():
+        (bench.folder / f"{kind.replace('_', '-')}.states").write_text(f"{row}\n")
+
+
+def of_gcloud(bench):
+    calls = [call.split() for call in bench.calls("gcloud")]
+    return [f"{call[2]} {call[3]}" for call in calls if call[3] != "describe"]
+
+
+def test_a_slice_that_is_being_made_is_waited_for(pod):
+    bench, launch = pod
+    states(bench, tpu_vm="CREATING CREATING READY")
+    result = launch("configs/mine.yaml", POLL_SECONDS="0")
+    assert result.returncode == 0 and result.stderr.count("my-slice is CREATING; waiting") == 1
+
+
+def test_a_slice_preempted_in_mid_run_is_replaced_and_the_run_goes_on(pod):
+    bench, launch = pod
+    states(
+        bench,
+        tpu_vm="READY PREEMPTED PREEMPTED PREEMPTED NONE CREATING READY",
+        queued_resources="SUSPENDED NONE ACTIVE",
+    )
+    flag = bench.folder / "preempted"
+    body = f'[[ -f {flag} ]] || {{ sleep 1; touch {flag}; exit 4; }}; echo "{{}}" >"$RUN_DIR/summary.json"'
+    bench.stub("fr3e", CHECKED + body)
+    result = launch("configs/mine.yaml", TPU_TYPE="v5litepod-16", SPOT="true", POLL_SECONDS="0")
+    assert result.returncode == 0, result.stderr
+    assert "my-slice is PREEMPTED: the run stopped with it" in result.stderr
+    made = ["queued-resources delete", "queued-resources create"]
+    assert of_gcloud(bench) == ["tpu-vm scp", "tpu-vm ssh", *made, "tpu-vm scp", "tpu-vm ssh"]
+
+
+def test_a_slice_preempted_in_mid_run_is_named_where_nobody_replaces_it(pod):
+    bench, launch = pod
+    states(bench, tpu_vm="READY PREEMPTED")
+    bench.stub("fr3e", CHECKED + "exit 4")
+    result = launch("configs/mine.yaml")
+    assert result.returncode == 2 and "launch/tpu_slice.sh create, or set TPU_TYPE" in result.stderr
+
+
+SLICE = POD | dict(TPU_TYPE="v6e-256", POLL_SECONDS="0")
+
+
+def slice_of(bench, *arguments, **changes):
+    (bench.folder / "homes").mkdir(exist_ok=True)
+    bench.stub("gcloud", GCLOUD)
+    return bench.launch("tpu_slice.sh", *arguments, **SLICE | dict(HOMES=str(bench.folder / "homes")) | changes)
+
+
+MADE = (
+    "compute tpus queued-resources create my-slice --node-id=my-slice --zone=us-east5-a --project=my-project "
+    "--accelerator-type=v6e-256 --runtime-version=v2-alpha-tpuv6e"
+)
+
+
+@pytest.mark.parametrize(
+    ("slices", "requests", "calls"),
+    [
+        ("READY", "ACTIVE", []),
+        ("NONE READY", "NONE ACTIVE", ["queued-resources create"]),
+        ("NONE NONE READY", "WAITING_FOR_RESOURCES PROVISIONING ACTIVE", []),
+        ("NONE NONE READY", "FAILED NONE ACTIVE", ["queued-resources delete", "queued-resources create"]),
+        ("PREEMPTED NONE READY", "SUSPENDED NONE ACTIVE", ["queued-resources delete", "queued-resources create"]),
+        ("PREEMPTED NONE READY", "NONE NONE ACTIVE", ["tpu-vm delete", "queued-resources create"]),
+        ("STOPPED STARTING READY", "NONE", ["tpu-vm start"]),
+    ],
+)
+def test_a_slice_is_created_or_replaced_and_waited_for(bench, slices, requests, calls):
+    states(bench, tpu_vm=slices, queued_resources=requests)
+    result = slice_of(bench, "create")
+    assert result.returncode == 0 and "my-slice is ready" in result.stdout, result.stderr
+    assert of_gcloud(bench) == calls
+    if calls[-1:] == ["queued-resources create"]:
+        assert MADE in bench.calls("gcloud")
+
+
+def test_a_slice_is_deleted_with_its_request_and_its_state_is_told(bench):
+    states(bench, tpu_vm="READY", queued_resources="ACTIVE")
+    assert slice_of(bench, "state").stdout == "my-slice: slice READY, request ACTIVE\n"
+    assert slice_of(bench, "delete").returncode == 0
+    assert of_gcloud(bench) == ["queued-resources delete"] and "--force --quiet" in bench.calls("gcloud")[-1]
+    result = slice_of(bench, "--dry-run", "create", SPOT="true")
+    assert result.stdout.strip() == f"gcloud {MADE} --spot" and of_gcloud(bench) == ["queued-resources delete"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "message"),
+    [
+        (["make"], {}, "expected create, state or delete"),
+        (["create"], {"TPU_TYPE": ""}, "TPU_TYPE is not set; expected the type of a slice"),
+        (["create"], {"TPU_TYPE": "v9-8"}, "RUNTIME is not set; expected the software of the workers of TPU_TYPE=v9-8"),
+        (["create"], {"SPOT": "yes"}, "SPOT=yes does not look like true or false"),
+        (["state"], {"TPU_ERROR": "You do not currently have an active account selected"}, "you are not logged in"),
+        (["create"], {"TPU_STATE": "CREATING", "WAIT_MINUTES": "0"}, "is still CREATING after 0 minutes"),
+    ],
+)
+def test_a_mistake_about_a_slice_costs_a_line(bench, arguments, changes, message):
+    result = slice_of(bench, *arguments, **changes)
+    assert result.returncode == 2 and message in result.stderr and of_gcloud(bench) == []
+
+
+def test_a_request_that_fails_twice_is_not_made_again(bench):
+    states(bench, tpu_vm="NONE", queued_resources="NONE FAILED")
+    result = slice_of(bench, "create")
+    assert result.returncode == 2 and "the request for my-slice has FAILED; gcloud" in result.stderr
+
+
+def test_a_model_is_copied_from_a_folder_or_from_the_hub(bench):
+    bench.stub("gcloud")
+    python = bench.stub("python", 'touch "$4/config.json"')
+    copy = lambda *arguments: bench.launch("copy_model.sh", *arguments, PYTHON=python)
+    (bench.folder / "model").mkdir()
+    result = copy(str(bench.folder / "model"), "gs://my-bucket/models/7b")
+    assert result.returncode == 2 and "has no config.json" in result.stderr
+    (bench.folder / "model/config.json").touch()
+    result = copy(str(bench.folder / "model"), "gs://my-bucket/models/7b")
+    assert result.returncode == 0 and bench.calls("python") == [], result.stderr
+    assert bench.calls("gcloud") == [f"storage rsync --recursive {bench.folder}/model gs://my-bucket/models/7b"]
+    result = copy("Qwen/Qwen2.5-7B", "gs://my-bucket/models/7b")
+    assert result.stdout == "Qwen/Qwen2.5-7B is in gs://my-bucket/models/7b\n", result.stderr
+    assert "Qwen/Qwen2.5-7B" in bench.calls("python")[0] and len(bench.calls("gcloud")) == 2
+    assert "rsync" in copy("--dry-run", "Qwen/Qwen2.5-7B", "gs://b/m").stdout and len(bench.calls("gcloud")) == 2
+    assert "TARGET=my-bucket does not look like a folder of a bucket" in copy("a/b", "my-bucket").stderr
+    assert "no folder here and no id of a model" in copy("a/b/c", "gs://b/m").stderr
+    bench.stub("gcloud", "echo 'Reauthentication failed' >&2; exit 1")
+    assert "you are not logged in" in copy("a/b", "gs://b/m").stderr
+
+
+@pytest.mark.parametrize("filesystem", ["ext2/ext3", "fuseblk"])
+def test_a_log_on_a_mounted_bucket_is_closed_again_and_again(bench, filesystem):
+    """What is closed is in the bucket: it is read while the run goes on, half a line at the end included."""
+    bench.stub("stat", f"echo {filesystem}")
+    log = bench.folder / "run/logs/worker.log"
+    body = (
+        f"echo first; printf half; until grep -q first {log}; do sleep 0.1; done; sleep 1; echo ' a line'; printf end"
+    )
+    variables = dict(RUN_DIR=str(bench.folder / "run"), WORKER="worker", UNFINISHED_CODE="75", LOG_SECONDS="1")
+    result = bench.launch("worker.sh", "mine.yaml", FR3E=bench.stub("fr3e", body), **variables)
+    assert result.returncode == 75 and result.stdout == "first\nhalf a line\nend"
+    assert log.read_text().partition("\n")[2] == "first\nhalf a line\nend"
 
 
 def test_programs_are_shared_unless_a_folder_is_named(pod):
@@ -186,6 +362,13 @@ def test_slurm_starts_every_task_and_ends_with_the_run(bench):
     assert bench.calls("scontrol") == [] and "--kill-on-bad-exit=1" in bench.calls("srun")[0]
 
 
+def test_a_dry_run_of_slurm_checks_the_recipe_and_starts_nothing(bench):
+    result = slurm(bench, "--dry-run", "seed=3", fr3e="", SLURM_JOB_ID="")
+    assert result.returncode == 0 and result.stdout.startswith("srun --kill-on-bad-exit=1"), result.stderr
+    assert bench.calls("srun") == bench.calls("scontrol") == [] and not (bench.folder / "run").exists()
+    assert bench.calls("fr3e") == ["train configs/demo_fr3e.yaml seed=3 --print-config"]
+
+
 def test_slurm_requeues_an_interrupted_run_but_not_a_failed_one(bench):
     assert slurm(bench, fr3e="").returncode == 0
     assert bench.calls("scontrol") == ["requeue 7"]
@@ -242,6 +425,17 @@ def test_xpk_gets_a_workload_whose_command_a_shell_reads_as_it_was_given(bench):
     assert bench.calls("show") == [rf"{bench.recipe} data.root=a\ b name=\"\$x\""]
 
 
+def test_xpk_gets_secrets_in_a_file_and_a_dry_run_calls_nothing(bench):
+    result = xpk(bench, WANDB_API_KEY="hidden", SPOT="true")
+    (file,) = [line for line in result.stdout.splitlines() if line.startswith("--env-file=")]
+    assert "hidden" not in result.stdout and "--spot" in result.stdout
+    assert not Path(file.partition("=")[2]).exists(), "it is removed after the call"
+    calls = len(bench.calls("xpk"))
+    variables = XPK | dict(FR3E=bench.stub("fr3e", CHECKED))
+    result = bench.launch("xpk.sh", "--dry-run", bench.recipe, **variables)
+    assert result.stdout.startswith("xpk workload create --workload=fr3e-7b") and len(bench.calls("xpk")) == calls
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -274,4 +468,6 @@ def test_sweep_gives_each_combination_to_one_slice_and_repeats_only_unfinished_o
     assert result.returncode == 0 and "3 of 3 combinations are finished" in result.stdout
     assert len(bench.calls("launcher")) == 4
     assert (bench.folder / "state/001-seed=1.log").read_text().splitlines()[-1].endswith(" mine-001-seed=1")
+    result = bench.launch("sweep.sh", "--dry-run", bench.recipe, "seed=0,1,2", **variables)
+    assert result.stdout.count("seed=") == 6 and len(bench.calls("launcher")) == 4
     assert bench.calls("fr3e")[0] == f"sweep {bench.recipe} seed=0\\,1\\,2 --dry-run"

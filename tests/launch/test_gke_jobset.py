@@ -26,12 +26,14 @@ SCHEMA = {
     "metadata.namespace": str,
     "metadata.annotations": dict,
     "spec.failurePolicy.maxRestarts": int,
+    "spec.failurePolicy.rules": list,
     "spec.replicatedJobs.0.name": str,
     "spec.replicatedJobs.0.replicas": int,
     f"{JOB}.parallelism": int,
     f"{JOB}.completions": int,
     f"{JOB}.completionMode": str,
     f"{JOB}.backoffLimit": int,
+    f"{JOB}.podFailurePolicy.rules": list,
     f"{JOB}.template.metadata.annotations": dict,
     f"{POD}.restartPolicy": str,
     f"{POD}.hostNetwork": bool,
@@ -46,6 +48,7 @@ SCHEMA = {
     f"{CONTAINER}.command": list,
     f"{CONTAINER}.args": list,
     f"{CONTAINER}.env": list,
+    f"{CONTAINER}.envFrom": list,
     f"{CONTAINER}.ports": list,
     f"{CONTAINER}.resources.limits": dict,
     f"{CONTAINER}.resources.requests": dict,
@@ -107,6 +110,60 @@ def test_every_mount_has_a_volume_and_the_run_is_in_the_bucket(bench):
     assert "rename-dir-limit=" in options, "Orbax ends a checkpoint by renaming its folder"
 
 
+def test_the_driver_reads_the_bucket_on_the_hosts_network(bench):
+    attributes = lambda **changes: at(
+        rendered(bench, "configs/demo_fr3e.yaml", **changes), f"{POD}.volumes.0.csi.volumeAttributes"
+    )
+    assert attributes()["hostNetworkPodKSA"] == "true" and "identityProvider" not in attributes()
+    provider = "https://container.googleapis.com/v1/projects/p/locations/us-east5/clusters/c"
+    assert attributes(IDENTITY_PROVIDER=provider)["identityProvider"] == provider
+
+
+def test_a_pod_that_was_preempted_or_saved_and_ended_costs_no_restart(bench):
+    manifest = rendered(bench, "configs/demo_fr3e.yaml")
+    disruption, ended = at(manifest, f"{JOB}.podFailurePolicy.rules")
+    assert disruption == {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    assert ended["onExitCodes"] == {
+        "containerName": at(manifest, f"{CONTAINER}.name"),
+        "operator": "In",
+        "values": [75],
+    }
+    (rule,) = at(manifest, "spec.failurePolicy.rules")
+    assert rule["action"] == "RestartJobSetAndIgnoreMaxRestarts" and rule["onJobFailureReasons"] == ["PodFailurePolicy"]
+
+
+def test_spot_nodes_are_selected_and_their_taint_is_tolerated(bench):
+    spot = at(rendered(bench, "configs/demo_fr3e.yaml", SPOT="true"), POD)
+    assert spot["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    assert spot["tolerations"][0]["key"] == "cloud.google.com/gke-spot"
+    assert "tolerations" not in at(rendered(bench, "configs/demo_fr3e.yaml"), POD)
+
+
+def test_secrets_are_written_by_apply_and_named_in_the_manifest(bench):
+    bench.stub("kubectl", f"[[ $1 != get ]] || {{ echo NotFound >&2; exit 1; }}; cat >>{bench.folder}/got")
+    variables = VALUES | dict(FR3E=bench.stub("fr3e"), HF_TOKEN="hidden")
+    result = bench.launch("gke_jobset.sh", "--apply", "configs/demo_fr3e.yaml", **variables)
+    assert result.returncode == 0, result.stderr
+    created = [call for call in bench.calls("kubectl") if call.startswith("create")]
+    assert len(created) == 1 and "create secret generic fr3e-7b-secrets" in created[0] and "hidden" not in created[0]
+    assert "HF_TOKEN=hidden" in (bench.folder / "got").read_text()
+    printed = bench.launch("gke_jobset.sh", "--dry-run", "--apply", "configs/demo_fr3e.yaml", **variables).stdout
+    reference = at(yaml.safe_load(printed), f"{CONTAINER}.envFrom.0.secretRef")
+    assert reference == {"name": "fr3e-7b-secrets", "optional": True} and "hidden" not in printed
+    bench.launch("gke_jobset.sh", "--apply", "configs/demo_fr3e.yaml", **variables, SECRET="tokens")
+    assert [call for call in bench.calls("kubectl") if call.startswith("create")] == created
+
+
+@pytest.mark.parametrize("said", ["error: You must be logged in to the server (Unauthorized)", "connection refused"])
+def test_a_cluster_that_does_not_answer_is_named(bench, said):
+    bench.stub("kubectl", f"echo '{said}' >&2; exit 1")
+    result = bench.launch(
+        "gke_jobset.sh", "--apply", "configs/demo_fr3e.yaml", **VALUES | dict(FR3E=bench.stub("fr3e"))
+    )
+    assert result.returncode == 2 and "the cluster does not answer" in result.stderr
+    assert ("you are not logged in" in result.stderr) == ("logged in" in said) and len(bench.calls("kubectl")) == 1
+
+
 def test_the_image_of_the_dockerfile_has_what_the_pods_run(bench):
     manifest = rendered(bench, "configs/demo_fr3e.yaml")
     dockerfile = (REPOSITORY / "Dockerfile").read_text()
@@ -150,7 +207,9 @@ def test_wrong_value_is_refused_before_anything_is_printed(bench, changes, messa
 def test_apply_passes_the_manifest_to_kubectl_and_replaces_only_an_ended_set(bench):
     got = bench.folder / "applied.yaml"
     body = f"""case $1 in
-  get) [[ -f {bench.folder}/exists ]] || exit 1; [[ $* != *jsonpath* ]] || cat {bench.folder}/exists ;;
+  get)
+    [[ -f {bench.folder}/exists ]] || {{ echo NotFound >&2; exit 1; }}
+    [[ $* != *jsonpath* ]] || cat {bench.folder}/exists ;;
   apply) cat >{got} ;;
 esac"""
     bench.stub("kubectl", body)

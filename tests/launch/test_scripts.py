@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 LAUNCH = Path(__file__).parents[2] / "launch"
+PARTS = ("require.sh", "worker.sh", "tpu_worker.sh")  # a user does not call them
 SCRIPTS = sorted(LAUNCH.glob("*.sh"))
 
 
@@ -18,6 +19,14 @@ def test_shellcheck_finds_nothing():
     assert shellcheck, "shellcheck is missing; requirements-dev.lock has it (make test installs it)"
     result = subprocess.run([shellcheck, "--external-sources", *SCRIPTS], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("name", [path.name for path in SCRIPTS if path.name not in PARTS])
+def test_help_is_the_head_of_the_script_without_any_variable(bench, name):
+    result = bench.launch(name, "--help", REPOSITORY=str(LAUNCH.parent))
+    assert result.returncode == 0, result.stderr
+    assert f"launch/{name}" in result.stdout and "--dry-run" in result.stdout
+    assert not [line for line in result.stdout.splitlines() if line.startswith(("#", "set "))]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
