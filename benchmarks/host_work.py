@@ -8,11 +8,11 @@ of this project. CPU seconds of all threads, wall seconds, and what texts, a fil
   harvest    tokens and their figures from the decoder's chunks into rollouts (every process, all rollouts)
   grade      texts of the responses that this process grades
   compare    digests of tokens and batch, by which several processes prove that they go on alike (every process, all)
-  metrics    means over tokens of entropies and advantages (every process, all)
-  advantages advantage of each token, constant over a response (every process, all)
+  metrics    counts of rollouts; means over the entropies and advantages of this process's share of them
+  advantages advantage of each response (every process, all)
   plan       rows and micro-batches, from lengths alone (every process, all)
   pack       arrays of the micro-batches: the rows of this process's devices
-  scores     log-probs from the device's arrays to branches and into rows, checks and gaps (every process, all)
+  scores     log-probs from the rows of this process's devices to their branches, checks and gaps
   store      texts of the responses for their records, records as JSON, compressed, written: this process's part
 
 and of a checkpoint that holds half of the step's rollouts as the partial batch:
@@ -39,15 +39,15 @@ from fr3e_jax.cluster.processes import digest
 from fr3e_jax.configuration.schema import LossConfig
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.declared_rows import chosen_shapes
-from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
 from fr3e_jax.learning.finiteness import check_scores
-from fr3e_jax.learning.mini_batches import MiniBatch, fill, read_spans
+from fr3e_jax.learning.mini_batches import MiniBatch, counted_here, fill, read_spans
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.row_planner import plan_rows
 from fr3e_jax.learning.scoring import gap_metrics
 from fr3e_jax.loop.agreement import of_batch
 from fr3e_jax.loop.expansion import PromptGroup
-from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
+from fr3e_jax.loop.step_report import batch_metrics, entropies_of, moments, rollout_metrics
 from fr3e_jax.problem import Problem
 from fr3e_jax.programs.decode_steps import Emitted
 from fr3e_jax.rollouts.requests import Rollout
@@ -89,14 +89,17 @@ def sampled(codec: TextCodec, count: int) -> list[Rollout]:
     noise = [rng.exponential(np.where(certain, 0.01, 0.8)).astype(np.float32) for _ in range(3)]
     figures = [np.stack(ids), -noise[0], noise[1], noise[2]]
     lanes = LANES[0] * LANES[1]
-    waves = [[np.ascontiguousarray(a[n : n + lanes].T) for a in figures] for n in range(0, count, lanes)]
-    return measured("harvest", lambda: [one for wave in waves for one in _harvested(wave)])
+    waves, tokens = [], SampledTokens(*LANES)
+    for n in range(0, count, lanes):
+        waves.append([np.ascontiguousarray(a[n : n + lanes].T) for a in figures])
+    return measured("harvest", lambda: [one for wave in waves for one in _harvested(tokens, wave)])
 
 
-def _harvested(wave: list[np.ndarray]) -> list[Rollout]:
+def _harvested(tokens: SampledTokens, wave: list[np.ndarray]) -> list[Rollout]:
     """The rollouts of all lanes, whose tokens arrive a chunk at a time; arrays ``[T, lanes]``."""
     every = np.ones(LANES, bool)
-    emitted, tokens = np.broadcast_to(every, (CHUNK, *LANES)), SampledTokens(*LANES)
+    emitted = np.broadcast_to(every, (CHUNK, *LANES))
+    tokens.start(every)
     for start in range(0, TOKENS, CHUNK):
         tokens.make_room(TOKENS)
         chunk = (array[start : start + CHUNK].reshape(CHUNK, *LANES) for array in wave)
@@ -130,7 +133,7 @@ def trunks(groups: list[PromptGroup]) -> list[TrainingTrunk]:
     """Training trunks, as First Return makes them."""
 
     def branch(own: Rollout, reward: float) -> TrainingBranch:
-        return TrainingBranch(PROMPT, own.token_ids, np.full(TOKENS, 2 * reward - 1, np.float32), own.logprobs, reward)
+        return sampled_branch(own, PROMPT, 2 * reward - 1, reward=reward)
 
     return [TrainingTrunk(one.prompt_ids, list(map(branch, one.rollouts, one.rewards)), 1, PROMPT) for one in groups]
 
@@ -168,10 +171,11 @@ def main() -> None:
     decoded = lambda numbers: {n: own.decode(rollouts[n].token_ids, special_tokens=True) for n in numbers}
     measured("grade", lambda: decoded(range(0, count, processes)), _megabytes)
     groups = prompt_groups(rollouts)
-    measured("metrics", lambda: rollout_metrics(groups, []))
+    measured("metrics", lambda: (rollout_metrics(groups, []), moments(entropies_of(groups)[::processes])))
     batch = measured("advantages", lambda: trunks(groups))
     measured("compare", lambda: compared(batch, rollouts) if processes > 1 else None)
-    measured("metrics 2", lambda: batch_metrics(batch, 1))
+    advantages = [branch.advantages for trunk in batch for branch in trunk.branches]
+    measured("metrics 2", lambda: (batch_metrics(batch, 1), moments(advantages[::processes])))
     update(batch, processes)
     store(own, rollouts, Part(0, processes))
     print(f"{'sum':<12}{sum(SECONDS.values()):>12.1f}")
@@ -195,17 +199,15 @@ def update(batch: list[TrainingTrunk], processes: int) -> None:
     micros = measured("plan, pack", lambda: pack(batch, pad_id=0, own_rows=own, **rows))
     SECONDS["plan, pack"] -= SECONDS["plan"]
     part = MiniBatch(list(range(len(batch))), batch, micros)
-    found = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in batch]
-    whole = [MiniBatch(part.members, batch, pack(batch, pad_id=0, **rows))]
-    fill(whole, "old_logprobs", found)
-    arrays = [micro.batch.old_logprobs for micro in whole[0].micros]
-    read = [[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch]
+    fill([part], "old_logprobs", [[branch.sampler_logprobs for branch in trunk.branches] for trunk in batch])
+    arrays = [micro.batch.old_logprobs for micro in part.micros]
+    read = [[None] * len(trunk.branches) for trunk in batch]
 
     def scores() -> None:
-        read_spans(part, arrays, read)
-        fill([part], "old_logprobs", read)
-        check_scores(batch, {"the policy's log-probs": read})
-        gap_metrics(LossConfig(), batch, read, 1)
+        read_spans(part, arrays, read, everywhere=False)
+        counted = counted_here([part], own, read)
+        check_scores(batch, {"the policy's log-probs": counted})
+        gap_metrics(LossConfig(), batch, counted, 1)
 
     measured("scores", scores)
 

@@ -356,12 +356,12 @@ class Policy:
         return Completion(
             prompt=prompt,
             text=self.texts.response_text(rollout.token_ids, rollout.finished),
-            token_ids=rollout.token_ids,
-            logprobs=rollout.logprobs,
-            entropies=rollout.entropies,
+            token_ids=rollout.token_ids.copy(),  # a rollout's arrays are views of all that the call sampled
+            logprobs=rollout.logprobs.copy(),
+            entropies=rollout.entropies.copy(),
             finished=rollout.finished,
             fork=fork,
-            _magnitudes=rollout.magnitudes,
+            _magnitudes=rollout.magnitudes.copy(),
             _prompt_ids=prompt_ids,
             _trunk=trunk,
             _codec=self.texts.codec,

@@ -41,7 +41,7 @@ def values_of(critic: Critic, batch: list[TrainingTrunk], packed: Iterable[MiniB
     def compute(micro):
         return [critic.programs.values(critic.params, micro.batch.rows)]
 
-    return read_placed(batch, packed, compute, 1)[0]
+    return read_placed(batch, packed, compute, 1, critic.programs.fetched, everywhere=True)[0]
 
 
 def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,11 @@ def _value(content: Any) -> Any:
     name, shape, values = content
     kind = np.dtype(name)
     return np.frombuffer(base64.b64decode(values), kind.newbyteorder("<")).astype(kind).reshape(shape)
+
+
+def _copied_arrays(carrier: TrainingBranch | TrainingTrunk) -> dict[str, np.ndarray]:
+    values = {field.name: getattr(carrier, field.name) for field in fields(carrier)}
+    return {name: value.copy() for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
 @dataclass
@@ -59,6 +64,10 @@ class TrainingBranch:
         """Those of ``values``, ``[T]``, that belong to tokens that train; not a copy if all do."""
         return values if self.loss_mask is None else values[self.loss_mask]
 
+    def copy(self) -> TrainingBranch:
+        """The same branch with arrays of its own: those of a rollout are views of all that its step sampled."""
+        return replace(self, **_copied_arrays(self))
+
     def to_json(self) -> dict[str, Any]:
         """JSON content that `from_json` restores bit for bit."""
         return {field.name: _content(getattr(self, field.name)) for field in fields(self)}
@@ -74,7 +83,7 @@ def sampled_branch(rollout: Rollout, fork: int, advantages: float | np.ndarray, 
     return TrainingBranch(
         fork,
         rollout.token_ids,
-        np.full(len(rollout.token_ids), advantages, np.float32),
+        np.broadcast_to(np.asarray(advantages, np.float32), len(rollout.token_ids)),  # one number takes no memory
         rollout.logprobs,
         finished=rollout.finished,
         loss_mask=rollout.loss_mask,
@@ -92,6 +101,10 @@ class TrainingTrunk:
     step: int
     prompt_tokens: int = 0  # of the trunk; the response begins after them
     routes: np.ndarray | None = None  # int [S, Q], as those of a branch
+
+    def copy(self) -> TrainingTrunk:
+        """The same trunk with arrays of its own, as `TrainingBranch.copy`."""
+        return replace(self, branches=[branch.copy() for branch in self.branches], **_copied_arrays(self))
 
     def to_json(self) -> dict[str, Any]:
         """JSON content that `from_json` restores bit for bit."""

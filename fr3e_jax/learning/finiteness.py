@@ -11,7 +11,8 @@ import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.learning.mini_batches import PerToken, trained_tokens
+from fr3e_jax.learning.mini_batches import PerToken, trained_values
+from fr3e_jax.learning.setup import Gather, alone
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
 
 
@@ -26,17 +27,26 @@ def check_figures(where: str, figures: Mapping[str, float]) -> None:
         raise NonFiniteUpdate(f"{' and '.join(faults)}; expected finite numbers")
 
 
-def check_scores(batch: list[TrainingTrunk], scores: Mapping[str, PerToken | None]) -> None:
-    """Raise `NonFiniteUpdate` if a score of a token that trains is not finite; ``None`` is no score."""
-    for name, values in scores.items():
-        if values is None:
-            continue
-        finite = np.isfinite(trained_tokens(batch, values))
-        if not finite.all():
+def check_scores(batch: list[TrainingTrunk], scores: Mapping[str, PerToken | None], gather: Gather = alone) -> None:
+    """Raise `NonFiniteUpdate` on all processes if a score of a token that trains is not finite.
+
+    ``scores``: of the branches that this process counts, and None for others; or None: there are none of this name.
+    """
+    counts = {name: _count_finite(batch, values) for name, values in scores.items() if values is not None}
+    parts = gather(list(counts.values()))
+    for name, counts_of_name in zip(counts, zip(*parts, strict=True), strict=True):
+        finite, tokens = (sum(column) for column in zip(*counts_of_name, strict=True))
+        if finite < tokens:
             raise NonFiniteUpdate(
-                f"{name} are NaN or infinite for {np.sum(~finite)} of the {finite.size} tokens to train on; "
+                f"{name} are NaN or infinite for {tokens - finite} of the {tokens} tokens to train on; "
                 "expected finite numbers"
             )
+
+
+def _count_finite(batch: list[TrainingTrunk], values: PerToken) -> tuple[int, int]:
+    """The finite values of tokens that train, and these tokens."""
+    arrays = [array for *_, array in trained_values(batch, values)]
+    return sum(int(np.count_nonzero(np.isfinite(array))) for array in arrays), sum(map(len, arrays))
 
 
 def check_weights(learner: Learner) -> None:

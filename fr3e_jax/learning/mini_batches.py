@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import MicroBatch, counted_tokens, pack
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.rollouts.noise import SHUFFLE
 
-PerToken = list[list[np.ndarray]]  # ``[trunk][branch] -> [T]``, of a full batch
+PerToken = list[list[Any]]  # ``[trunk][branch] -> [T]``, of a full batch; None: not on this process
 
 
 @dataclass
@@ -91,7 +91,8 @@ def row_options(setup: LearningSetup, learner: Learner) -> dict[str, Any]:
 
 def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
     """Per-token values as an array ``[B, N, T]`` for each micro-batch; 0 on padding and in others' rows."""
-    kind = np.asarray(values[mini_batch.members[0]][0]).dtype
+    held = [values[member] for member in mini_batch.members]
+    kind = next((array.dtype for row in held for array in row if array is not None), np.dtype(np.float32))
     for micro in mini_batch.micros:
         array = np.zeros(micro.batch.loss_mask.shape, kind)
         for p in micro.spans:
@@ -125,22 +126,45 @@ def nested(batch: Sequence[TrainingTrunk], array: np.ndarray) -> PerToken:
     return [[next(rows)[: len(branch.token_ids)] for branch in trunk.branches] for trunk in batch]
 
 
+def trained_values(
+    batch: Sequence[TrainingTrunk], values: PerToken
+) -> Iterator[tuple[TrainingTrunk, TrainingBranch, Any]]:
+    """Trunk, branch and values of the tokens that train, of each branch of which this process has values."""
+    for trunk, row in zip(batch, values, strict=True):
+        for branch, array in zip(trunk.branches, row, strict=True):
+            if array is not None:
+                yield trunk, branch, branch.trained(array)
+
+
 def trained_tokens(batch: Sequence[TrainingTrunk], values: PerToken) -> np.ndarray:
     """The values of all tokens that train, concatenated."""
-    return np.concatenate(
-        [
-            branch.trained(array)
-            for trunk, row in zip(batch, values, strict=True)
-            for branch, array in zip(trunk.branches, row, strict=True)
-        ]
-    )
+    return np.concatenate([array for *_, array in trained_values(batch, values)])
+
+
+def counted_here(packed: Iterable[MiniBatch], counted_rows: Callable[[int], np.ndarray], values: PerToken) -> PerToken:
+    """The values of the branches that this process counts in sums over all processes; None for the others.
+
+    ``counted_rows``: which of a number of rows these are (`OptimizerPrograms.counted_rows`).
+    """
+    counted: PerToken = [[None] * len(row) for row in values]
+    for mini_batch in packed:
+        for micro in mini_batch.micros:
+            rows = counted_rows(len(micro.local_rows))
+            for p in micro.spans:
+                if rows[p.row]:
+                    member = mini_batch.members[p.trunk]
+                    counted[member][p.branch] = values[member][p.branch]
+    return counted
 
 
 def read_placed(
     batch: list[TrainingTrunk],
     packed: Iterable[MiniBatch],
-    compute: Callable[[MicroBatch], Sequence[Any]],
+    compute: Callable[[MicroBatch], Sequence[jax.Array]],
     count: int,
+    fetch: Callable[..., Sequence[np.ndarray]],
+    *,
+    everywhere: bool,
     into: str = "",
 ) -> list[PerToken]:
     """Per-token values from the ``count`` arrays ``[B, N, T]`` that ``compute`` returns for each micro-batch.
@@ -148,33 +172,40 @@ def read_placed(
     The first array is fetched after all computations are dispatched, so that the device never waits in between.
 
     Args:
+      fetch, everywhere: bring arrays to the host (`OptimizerPrograms.fetched`).
       into: the field of the micro-batches' `TrainRows` that gets the first array; empty: none.
     """
     pairs = ((mini_batch, micro) for mini_batch in packed for micro in mini_batch.micros)
     running = [(mini_batch, micro, compute(micro)) for mini_batch, micro in pairs]
-    values_by_branch = [
-        [[np.zeros(len(branch.token_ids), np.float32) for branch in trunk.branches] for trunk in batch]
-        for _ in range(count)
-    ]
-    for mini_batch, micro, arrays in running:
-        arrays = jax.device_get(arrays)
+    values_by_branch: list[PerToken] = [[[None] * len(trunk.branches) for trunk in batch] for _ in range(count)]
+    for mini_batch, micro, on_device in running:
+        arrays = fetch(on_device, everywhere=everywhere)
         if into:
             micro.batch = micro.batch._replace(**{into: arrays[0]})
         for values, array in zip(values_by_branch, arrays, strict=True):
-            _read_micro(mini_batch, micro, array, values)
+            _read_micro(mini_batch, micro, array, values, everywhere)
     return values_by_branch
 
 
-def read_spans(mini_batch: MiniBatch, arrays: Sequence[np.ndarray], values: PerToken) -> None:
-    """Write arrays ``[B, N, T]``, one for each micro-batch, into ``values`` of the mini-batch's members."""
+def read_spans(
+    mini_batch: MiniBatch, arrays: Sequence[np.ndarray], values: PerToken, *, everywhere: bool = True
+) -> None:
+    """Write arrays ``[B, N, T]``, one for each micro-batch, into ``values`` of the mini-batch's members.
+
+    Without ``everywhere`` the arrays hold the rows of this process alone, and only these are read.
+    """
     for micro, array in zip(mini_batch.micros, arrays, strict=True):
-        _read_micro(mini_batch, micro, array, values)
+        _read_micro(mini_batch, micro, array, values, everywhere)
 
 
-def _read_micro(mini_batch: MiniBatch, micro: MicroBatch, array: np.ndarray, values: PerToken) -> None:
+def _read_micro(
+    mini_batch: MiniBatch, micro: MicroBatch, array: np.ndarray, values: PerToken, everywhere: bool
+) -> None:
     array = np.ascontiguousarray(array)
     begun: dict[tuple[int, int], np.ndarray] = {}  # all places of a branch are in one row
     for p in micro.spans:
+        if not (everywhere or micro.local_rows[p.row]):
+            continue
         length = len(mini_batch.trunks[p.trunk].branches[p.branch].token_ids)
         joined = begun.setdefault((p.trunk, p.branch), np.empty(length, array.dtype))
         joined[p.tokens] = p.of(array)

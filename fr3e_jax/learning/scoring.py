@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import jax
 import numpy as np
@@ -11,9 +12,9 @@ import numpy as np
 from fr3e_jax.configuration.schema import LossConfig
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, read_placed
+from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, read_placed, trained_values
 from fr3e_jax.learning.packing import MicroBatch
-from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.learning.setup import Gather, LearningSetup, alone
 from fr3e_jax.objectives.divergence import LOG_RATIO_BOUND
 from fr3e_jax.policy.network import Params
 
@@ -36,25 +37,33 @@ def score_packed(
     *,
     into: str = "",
     entropies: bool = False,
+    everywhere: bool = True,
 ) -> Scores:
     """Log-probs, and with ``entropies`` also entropies, of the batch's tokens in ``packed`` under ``params``.
 
-    ``into``: the field of its `TrainRows` that gets the log-probs. Tokens that are not in ``packed`` have 0.
+    Args:
+      into: the field of its `TrainRows` that gets the log-probs.
+      entropies: see above.
+      everywhere: each of several processes gets the scores of all rows; otherwise those of its own rows alone.
     """
 
     def score(micro: MicroBatch) -> tuple[jax.Array, ...]:
         scores = learner.programs.score(params, micro.batch.rows, setup.loss_temperature)
         return scores if entropies else scores[:1]
 
-    logprobs, *others = read_placed(batch, packed, score, 1 + entropies, into)
+    fetch = learner.programs.fetched
+    logprobs, *others = read_placed(batch, packed, score, 1 + entropies, fetch, everywhere=everywhere, into=into)
     return Scores(logprobs, others[0] if others else None, learner.updates)
 
 
-def gap_metrics(loss: LossConfig, batch: list[TrainingTrunk], old: PerToken, step: int) -> dict[str, float]:
+def gap_metrics(
+    loss: LossConfig, batch: list[TrainingTrunk], old: PerToken, step: int, gather: Gather = alone
+) -> dict[str, float]:
     """The distance of the trainer's log-probs ``old``, under the weights before the update, from the sampler's.
 
     All metrics are over the tokens that train, of trunks that were sampled in ``step`` (fresh) and before (carried). A
-    kind without such a token has no metrics.
+    kind without such a token has no metrics. ``old``: of the branches that this process counts, and None for others;
+    the sums of all processes are gathered.
 
     Returns:
       ``sampler_ratio``: of either kind the mean of |log ratio| (nats), and the share of tokens whose ratio is outside
@@ -62,23 +71,43 @@ def gap_metrics(loss: LossConfig, batch: list[TrainingTrunk], old: PerToken, ste
       |log π_trainer − log π_sampler|, and ``kl``, the estimate of KL(π_sampler ‖ π_trainer) per token by k3
       (`fr3e_jax.objectives.divergence.kl_k3`, whose samples come from the sampler), in nats.
     """
-    log_ratios: dict[str, list[np.ndarray]] = {"fresh": [], "carried": []}
-    for trunk, row in zip(batch, old, strict=True):
-        for branch, logprobs in zip(trunk.branches, row, strict=True):
-            log_ratio = branch.trained(logprobs) - branch.trained(branch.sampler_logprobs)
-            log_ratios["fresh" if trunk.step == step else "carried"].append(log_ratio)
+    sums = {kind: _GapSums() for kind in ("fresh", "carried")}
+    for trunk, branch, logprobs in trained_values(batch, old):
+        sums["fresh" if trunk.step == step else "carried"].add(logprobs - branch.trained(branch.sampler_logprobs), loss)
+    parts = gather([astuple(sums_of_kind) for sums_of_kind in sums.values()])
     metrics: dict[str, float] = {}
-    for kind, rows in log_ratios.items():
-        flat = np.concatenate([np.zeros(0, np.float32), *rows])
-        if not flat.size:
+    for kind, parts_of_kind in zip(sums, zip(*parts, strict=True), strict=True):
+        tokens, outside, total, divergence, _ = (math.fsum(column) for column in zip(*parts_of_kind, strict=True))
+        if not tokens:
             continue
-        outside = (flat < np.log1p(-loss.epsilon_low)) | (flat > np.log1p(loss.epsilon_high))
-        metrics[f"sampler_ratio/{kind}"] = float(np.abs(flat).mean())
-        metrics[f"sampler_ratio/{kind}_outside"] = float(outside.mean())
+        metrics[f"sampler_ratio/{kind}"] = total / tokens
+        metrics[f"sampler_ratio/{kind}_outside"] = outside / tokens
         if kind == "fresh":
-            exact = flat.astype(np.float64)
-            bounded = np.clip(exact, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-            metrics["logprob_gap/mean"] = float(np.abs(exact).mean())
-            metrics["logprob_gap/max"] = float(np.abs(exact).max())
-            metrics["logprob_gap/kl"] = float(np.mean(np.expm1(bounded) - bounded))
+            metrics["logprob_gap/mean"] = total / tokens
+            metrics["logprob_gap/max"] = max(part[-1] for part in parts_of_kind)
+            metrics["logprob_gap/kl"] = divergence / tokens
     return metrics
+
+
+@dataclass
+class _GapSums:
+    """Sums over tokens of log ratios; a branch at a time, so that its float64 arrays are the only ones."""
+
+    tokens: int = 0
+    outside: int = 0
+    total: float = 0.0  # of |log ratio|
+    divergence: float = 0.0
+    largest: float = 0.0
+
+    def add(self, log_ratio: np.ndarray, loss: LossConfig) -> None:
+        """Add the tokens of a branch, float32 ``[T]``."""
+        if not log_ratio.size:
+            return
+        size = np.abs(log_ratio)
+        bounded = np.clip(log_ratio.astype(np.float64), -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+        outside = (log_ratio < np.log1p(-loss.epsilon_low)) | (log_ratio > np.log1p(loss.epsilon_high))
+        self.tokens += log_ratio.size
+        self.outside += int(np.count_nonzero(outside))
+        self.total += float(size.sum(dtype=np.float64))
+        self.divergence += float((np.expm1(bounded) - bounded).sum())
+        self.largest = max(self.largest, float(size.max()))

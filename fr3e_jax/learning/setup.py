@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.rollouts.noise import Noise
+
+Gather = Callable[[Any], list[Any]]
+"""JSON content of this process -> that of all processes (`Processes.gather`)."""
+
+
+def alone(content: Any) -> list[Any]:
+    """`Processes.gather` of a process on its own."""
+    return [content]
 
 
 @dataclass(frozen=True)
@@ -20,6 +30,7 @@ class LearningSetup:
     key_cost: float = 0.0  # work to attend to a position, as a part of a position's other work
     rows: tuple[RowShape, ...] = ()  # the shapes of all micro-batches
     shards: int = 1  # of rows
+    gather: Gather = alone
 
     @property
     def loss_temperature(self) -> float:

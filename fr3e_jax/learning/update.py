@@ -17,7 +17,7 @@ from fr3e_jax.learning.critic import CriticBatch, update_critic, values_of
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures, check_scores
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill, read_spans
+from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, counted_here, fill, read_spans
 from fr3e_jax.learning.routers import ROUTER_LOSS, ROUTER_MEANS, balance_of, load_metrics, mean_loads
 from fr3e_jax.learning.scoring import Scores, gap_metrics, score_packed
 from fr3e_jax.learning.setup import LearningSetup
@@ -69,7 +69,8 @@ def update_policy(
         scored, estimates = score_full_batch(setup, learner, step, batch, packed)
     with ledger.stage("update"):
         sums, critic_sums = _train(setup, learner, step, batch, packed, scored, ledger)
-    metrics = gap_metrics(setup.config.loss, batch, scored.old.logprobs, step) | estimates
+    old = counted_here(packed, learner.programs.counted_rows, scored.old.logprobs)
+    metrics = gap_metrics(setup.config.loss, batch, old, step, setup.gather) | estimates
     if (change := learner.programs.relative_change(learner.params)) is not None:
         metrics["lora/relative_change"] = float(change)
     if scored.critic is not None:
@@ -98,14 +99,15 @@ def score_full_batch(
     if learner.critic is None and not reads_old_logprobs(config):
         unscored = next(iter(packed))
         rest = itertools.islice(packed, 1, None)
-    options = {"into": "old_logprobs", "entropies": needs_entropies(config.shaping)}
+    everywhere = reads_all_scores(config)
+    options = {"into": "old_logprobs", "entropies": needs_entropies(config.shaping), "everywhere": everywhere}
     old = score_packed(setup, learner, learner.params, batch, rest, **options)
     reference = critic = None
     if learner.reference is not None:
-        reference = score_packed(setup, learner, learner.reference, batch, packed).logprobs
+        reference = score_packed(setup, learner, learner.reference, batch, packed, everywhere=everywhere).logprobs
     values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
     scores = {"the policy's log-probs": old.logprobs, "the reference's log-probs": reference}
-    check_scores(batch, scores | {"the critic's values": values})
+    _check_scores(setup, learner, batch, packed, scores | {"the critic's values": values})
     if estimates_after_scoring(config.kl, config.advantage):
         estimates = estimate_advantages(setup, batch, old.logprobs, reference, values)
         metrics |= estimates.metrics
@@ -122,6 +124,25 @@ def score_full_batch(
 def reads_old_logprobs(config: Config) -> bool:
     """True if shaping steps, numbers of whole responses or a divergence in the reward read them before an update."""
     return reads_scores(config) or (config.kl.coefficient > 0 and config.kl.place == "reward")
+
+
+def reads_all_scores(config: Config) -> bool:
+    """True if each process reads the scores of all rows: for shaping, estimates or later epochs in other rows."""
+    estimates = estimates_after_scoring(config.kl, config.advantage)
+    return config.training.epochs > 1 or estimates or reads_old_logprobs(config)
+
+
+def _check_scores(
+    setup: LearningSetup,
+    learner: Learner,
+    batch: list[TrainingTrunk],
+    packed: Iterable[MiniBatch],
+    scores: dict[str, PerToken | None],
+) -> None:
+    """`check_scores` of the rows of all processes."""
+    rows = learner.programs.counted_rows
+    counted = {name: values and counted_here(packed, rows, values) for name, values in scores.items()}
+    check_scores(batch, counted, setup.gather)
 
 
 def _write_reference(setup: LearningSetup, packed: Iterable[MiniBatch], scored: Scored) -> None:
@@ -217,9 +238,10 @@ def update_on_mini_batch(
     ledger.loss_tokens += tokens
     sums.loss_tokens += tokens
     if mini_batch is scored.unscored:
-        logprobs = learner.programs.fetched([sums_of_call["logprobs"] for sums_of_call in sums_of_calls])
-        read_spans(mini_batch, logprobs, scored.old.logprobs)
-        check_scores(scored.batch, {"the policy's log-probs": scored.old.logprobs})
+        everywhere, on_device = reads_all_scores(setup.config), [each["logprobs"] for each in sums_of_calls]
+        logprobs = learner.programs.fetched(on_device, everywhere=everywhere)
+        read_spans(mini_batch, logprobs, scored.old.logprobs, everywhere=everywhere)
+        _check_scores(setup, learner, scored.batch, [mini_batch], {"the policy's log-probs": scored.old.logprobs})
 
     def sums_of(sums_of_call):
         return {name: value for name, value in sums_of_call.items() if name != "logprobs"}

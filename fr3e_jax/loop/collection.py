@@ -94,7 +94,7 @@ def collect(session: Session, state: TrainingState, display: Console) -> Batch:
             raise NoSignal(no_signal_message(session.config, batch.groups, batch.explored, batch.silent_rounds))
     batch.trunks, surplus = split_full_batch(batch.trunks, training.batch_rollouts)
     stages.agree("full batch", agreement.of_batch, batch.trunks)
-    state.carried = surplus if training.surplus == "carry" else []
+    state.carried = [trunk.copy() for trunk in surplus] if training.surplus == "carry" else []
     batch.metrics = _metrics(session, state, batch)
     session.sampler.weights.release()
     return batch

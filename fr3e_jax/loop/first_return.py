@@ -23,6 +23,7 @@ from fr3e_jax.rollouts.noise import BASE, CHOICE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
+from fr3e_jax.verdict import Verdict
 
 
 def first_return(
@@ -99,8 +100,9 @@ def _round_of_groups(
     def choose_when_graded(index: int, rollouts: list[Rollout], wait: bool) -> list[int] | None:
         """Make a prompt's group once it is graded and return its chosen bases; None: a verdict is missing."""
         verdicts = grading.verdicts([index])[0] if wait else grading.verdicts_if_done(index)
-        if verdicts is None:
-            return None
+        return None if verdicts is None else choose(index, rollouts, verdicts)
+
+    def choose(index: int, rollouts: list[Rollout], verdicts: list[Verdict]) -> list[int]:
         prompt = prompts[index]
         rewards = rewards_of(verdicts)
         outcomes = [verdict.outcome for verdict in verdicts]
@@ -113,8 +115,9 @@ def _round_of_groups(
 
     if not config.explore.enabled:
         # Nothing will be promoted, so lanes keep no hidden states and wait for no verdict.
-        for index, rollouts in enumerate(session.sampler.sample(params, requests, ended=grading.ended)[0]):
-            choose_when_graded(index, rollouts, True)
+        rollouts_of_prompts, _ = session.sampler.sample(params, requests, ended=grading.ended)
+        for index, verdicts in enumerate(grading.verdicts(range(len(prompts)))):
+            choose(index, rollouts_of_prompts[index], verdicts)
         return [groups[index] for index in range(len(prompts))]
     _, promoted = session.sampler.sample(params, requests, choose_when_graded, grading.ended)
     for (index, base), trunk in promoted.items():

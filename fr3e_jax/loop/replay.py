@@ -77,7 +77,8 @@ class Replay:
             if group.right.any():
                 rollout = group.rollouts[int(np.flatnonzero(group.right)[0])]
                 reward = float(group.rewards[group.right][0])
-                old = Success(sampled_branch(rollout, len(group.prompt_ids), 0.0, reward=reward, right=True), step)
+                response = sampled_branch(rollout, len(group.prompt_ids), 0.0, reward=reward, right=True)
+                old = Success(response.copy(), step)
             if old is not None:
                 self.successes[group.position] = Success(old.response, step)
         for position in list(self.successes)[: len(self.successes) - MOST_SUCCESSES]:

@@ -21,7 +21,7 @@ from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.records import Records
 from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_message, run_summary
 from fr3e_jax.loop.state import Progress, TrainingState, open_state
-from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
+from fr3e_jax.loop.step_report import batch_metrics, entropies_of, moments, rollout_metrics, token_metrics
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoint_content import CheckpointFailed
 from fr3e_jax.runs.compilation import compilations
@@ -291,12 +291,16 @@ class StepRecord:
     def __init__(self, run: TrainingRun):
         self._run, self._state = run, run.state
         self._metrics: dict[str, float] = {}
+        processes = run.session.processes
+        self._mine = slice(processes.index, None, processes.count)  # of rollouts, whose tokens this process sums up
 
     def rollouts(self, batch: Batch) -> None:
         """Take over the metrics of what the step sampled, and store its rollouts."""
         run, step = self._run, self._state.step
         run.console.stage("updating")
         self._of_rollouts = run.background.call(rollout_metrics, batch.groups, batch.explored)
+        entropies = entropies_of(batch.groups)[self._mine]
+        self._entropies = run.background.call(moments, entropies)
         self._trunks, self._metrics = batch.trunks, self._metrics | batch.metrics
         with self._state.ledger.stage("store"):
             run.records.rollouts(step, batch.groups, batch.explored + batch.returned)
@@ -308,8 +312,11 @@ class StepRecord:
     def write(self) -> None:
         """Tell the callbacks the metrics, and write and show these with those that they return."""
         run, step = self._run, self._state.step
-        of_batch = batch_metrics(self._trunks, step)  # now: the update may replace advantages
-        metrics = self._of_rollouts.result() | of_batch | self._metrics | self._state.ledger.step_metrics()
+        branches = [branch for trunk in self._trunks for branch in trunk.branches][self._mine]
+        advantages = moments([branch.trained(branch.advantages) for branch in branches])  # which an update may replace
+        of_tokens = token_metrics(run.session.processes.gather([self._entropies.result(), advantages]))
+        metrics = self._of_rollouts.result() | of_tokens | batch_metrics(self._trunks, step)
+        metrics |= self._metrics | self._state.ledger.step_metrics()
         answer = CallbackAnswer({}, stop=False)
         try:
             answer = run.callbacks.on_step(step, metrics)

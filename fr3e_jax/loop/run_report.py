@@ -100,13 +100,14 @@ def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[
         f"{rounds} rounds in a row gave nothing to train on; of {len(groups)} prompts {right} were all right, "
         f"{wrong} all wrong, {len(groups) - right - wrong} mixed"
     )
-    collapsed = counts["entropy/mean"] < _COLLAPSED
+    entropy = step_report.moments(step_report.entropies_of(groups))[1]
+    collapsed = entropy < _COLLAPSED
     if credited:
         dull = int(counts["state_groups/all_right"] + counts["state_groups/all_wrong"])
         seen += f"; {dull} of {dull + int(counts['state_groups/mixed'])} explored states were all right or all wrong"
     if collapsed:
         advice = (
-            f"The policy gives one response to each prompt (mean entropy {counts['entropy/mean']:.2g} nats): lower "
+            f"The policy gives one response to each prompt (mean entropy {entropy:.2g} nats): lower "
             f"optimizer.learning_rate (now {config.optimizer.learning_rate:g}) and start from an earlier checkpoint"
         )
     elif wrong >= right:

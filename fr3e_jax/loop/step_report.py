@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup, are_right
 from fr3e_jax.loop.rollout_entries import Entry
-from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.session.grading import ResponseGrader
 from fr3e_jax.session.sampler import Sampler
 from fr3e_jax.verdict import Outcome
@@ -28,7 +28,6 @@ def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict
         "reward/mean": float(np.mean([group.rewards.mean() for group in groups])),
         "length/mean": float(np.mean([len(r.token_ids) for r in base])),
         "length/finished": float(np.mean([r.finished for r in base])),
-        "entropy/mean": float(np.mean(np.concatenate([_of_policy(r) for r in base]))),
         "prompts/kept": sum(group.kept for group in groups),
         "prompts/rejected": sum(not group.kept for group in groups),
         "prompts/expanded": sum(bool(group.chosen) for group in groups),
@@ -40,10 +39,43 @@ def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict
     return metrics
 
 
-def _of_policy(rollout: Rollout) -> np.ndarray:
-    """Entropies of the tokens that the policy chose."""
-    written = rollout.tool_written
-    return rollout.entropies if written is None else rollout.entropies[~written]
+def entropies_of(groups: list[PromptGroup]) -> list[np.ndarray]:
+    """Of each base rollout the entropies of the tokens that the policy chose."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    return [r.entropies if r.tool_written is None else r.entropies[~r.tool_written] for r in rollouts]
+
+
+Moments = tuple[int, float, float, float]
+"""Of values: their number, mean, sum of squared deviations from it, and largest size."""
+
+
+def moments(arrays: Sequence[np.ndarray]) -> Moments:
+    """Moments of the values in all arrays, an array at a time; JSON content, so that processes can join theirs."""
+    count = sum(map(len, arrays))
+    if not count:
+        return 0, 0.0, 0.0, 0.0
+    mean = math.fsum(float(array.sum(dtype=np.float64)) for array in arrays) / count
+    squares = math.fsum(float(np.square(array - mean).sum(dtype=np.float64)) for array in arrays)
+    return count, mean, squares, max(float(np.abs(array).max()) for array in arrays if array.size)
+
+
+def joined(parts: Sequence[Moments]) -> Moments:
+    """Moments of the values of all parts."""
+    count = sum(part[0] for part in parts)
+    mean = math.fsum(size * part_mean for size, part_mean, *_ in parts) / max(count, 1)
+    squares = math.fsum(part[2] + part[0] * (part[1] - mean) ** 2 for part in parts)
+    return count, mean, squares, max(part[3] for part in parts)
+
+
+def token_metrics(parts: Sequence[tuple[Moments, Moments]]) -> dict[str, float]:
+    """Metrics over tokens: the entropy of base rollouts, and the advantages of what trains.
+
+    ``parts``: of each process the moments of its entropies and of its advantages.
+    """
+    entropies, (count, mean, squares, largest) = (joined(column) for column in zip(*parts, strict=True))
+    metrics = {"entropy/mean": entropies[1]} if entropies[0] else {}
+    spread = math.sqrt(squares / max(count, 1))
+    return metrics | {"advantage/mean": mean, "advantage/std": spread, "advantage/max_abs": largest}
 
 
 def _right_and_wrong(name: str, right: list[np.ndarray]) -> dict[str, float]:
@@ -90,18 +122,13 @@ def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Cre
 
 
 def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
-    """Statistics of the advantages over the tokens that train, and the ages of the rollouts.
+    """Numbers of rollouts and trunks, and the ages of the rollouts.
 
     The age of a rollout is the number of steps since the one that sampled it.
     """
     branches = [branch for trunk in batch for branch in trunk.branches]
-    advantages = np.concatenate([branch.trained(branch.advantages) for branch in branches])
-    advantages = advantages if advantages.size else np.zeros(1)
     ages = np.repeat([step - trunk.step for trunk in batch], [len(trunk.branches) for trunk in batch])
     return {
-        "advantage/mean": float(advantages.mean()),
-        "advantage/std": float(advantages.std()),
-        "advantage/max_abs": float(np.abs(advantages).max()),
         "batch/rollouts": len(branches),
         "batch/trunks": len(batch),
         "batch/carried_rollouts": int((ages > 0).sum()),

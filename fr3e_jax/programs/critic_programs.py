@@ -113,7 +113,7 @@ class CriticPrograms(OptimizerPrograms):
         super().__init__(mesh, optimizer, abstract, shardings, partial(_accumulate, of_replica, clip))
         self.graphdef = graphdef
         self._start = Program(partial(_with_new_head, abstract["value"]), out_shardings=shardings)
-        self._values = Program(static.values, out_shardings=on_all)
+        self._values = Program(static.values, out_shardings=self._rows)
 
     def declare(self, declare: Declarations, policy: Params, rows: Sequence[Rows]) -> None:
         """Declare the programs of a run with such abstract rows; ``policy``: abstract."""

@@ -47,7 +47,14 @@ from jax.sharding import Mesh
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, batch_sharding, like_params, replicated
 from fr3e_jax.programs.program import Declarations, Program
-from fr3e_jax.programs.replicas import REPLICA, accumulate_by_replica, added, by_replica, zeros_by_replica
+from fr3e_jax.programs.replicas import (
+    REPLICA,
+    accumulate_apart,
+    accumulate_by_replica,
+    added,
+    by_replica,
+    zeros_by_replica,
+)
 
 
 def apply_gradients(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):
@@ -89,20 +96,19 @@ class OptimizerPrograms:
         self.optimizer_shardings = like_params(mesh, abstract_optimizer, abstract_params, param_shardings)
         self._rows, on_all, self._replicas = batch_sharding(mesh), replicated(mesh), mesh.shape[REPLICA]
         self.gradient_shardings, zeros, apply = param_shardings, partial(jax.tree.map, jnp.zeros_like), apply_gradients
-        sums: tuple = (on_all,)
+        accumulate = partial(accumulate_apart, accumulate)
         if self._replicas > 1:
             self.gradient_shardings, zeros = by_replica(mesh, param_shardings), partial(zeros_by_replica, mesh)
             accumulate, apply = partial(accumulate_by_replica, mesh, accumulate), apply_of_replicas
-            sums = on_all, self._rows  # values of tokens stay where the tokens are
             self._added = Program(added, out_shardings=param_shardings)
-            self._gathered = Program(partial(jax.tree.map, jnp.asarray), out_shardings=on_all)
+        self._gathered = Program(partial(jax.tree.map, jnp.asarray), out_shardings=on_all)
         self.init_optimizer = Program(optimizer.init, out_shardings=self.optimizer_shardings)
         self.zero_gradients = Program(zeros, out_shardings=self.gradient_shardings)
         self.norm = Program(partial(optax.tree.norm), out_shardings=on_all)  # with compilations of its own
         self._accumulate = Program(
             accumulate,
             donate_argnums=1,  # gradients
-            out_shardings=(self.gradient_shardings, *sums),
+            out_shardings=(self.gradient_shardings, on_all, self._rows),  # values of tokens stay where the tokens are
         )
         self._apply = Program(
             partial(apply, optimizer),
@@ -143,6 +149,13 @@ class OptimizerPrograms:
             mask[index] = True
         return mask
 
+    def counted_rows(self, rows: int) -> np.ndarray:
+        """bool ``[rows]``: a part of `own_rows`; each row of a batch is in the part of one process."""
+        owners = np.full(rows, jax.process_count())
+        for device, index in self._rows.devices_indices_map((rows,)).items():
+            owners[index] = np.minimum(owners[index], device.process_index)
+        return owners == jax.process_index()
+
     def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: Any) -> tuple[Any, dict[str, jax.Array]]:
         """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics.
 
@@ -152,20 +165,35 @@ class OptimizerPrograms:
         are those at the start of the full batch, and a `Balance` of experts (`fr3e_jax.programs.train_programs`).
         """
         numbers = jax.tree.map(jnp.float32, numbers)
-        gradients, sums, *by_token = self._accumulate(self.read(params), gradients, self.place(batch), *numbers)
-        return gradients, sums | by_token[0] if by_token else sums
+        gradients, sums, by_token = self._accumulate(self.read(params), gradients, self.place(batch), *numbers)
+        return gradients, sums | by_token
 
     def total(self, gradients: Any) -> Any:
         """The gradient of the parameters, of all replicas."""
         return gradients if self._replicas == 1 else self._added(gradients)
 
-    def fetched(self, values: list[jax.Array]) -> list[np.ndarray]:
-        """Values of the tokens of each micro-batch, from `accumulate`, on the host of every process."""
-        return jax.device_get(values if self._replicas == 1 else [self._gathered(array) for array in values])
+    def fetched(self, values: Sequence[jax.Array], *, everywhere: bool = True) -> list[np.ndarray]:
+        """Values of the tokens of micro-batches, each ``[B, N, T]``, on the host.
+
+        ``everywhere``: every process gets all rows. Otherwise each gets its own (`own_rows`); other rows are 0.
+        """
+        if all(array.is_fully_addressable for array in values):
+            return jax.device_get(list(values))
+        if everywhere:
+            return jax.device_get([self._gathered(array) for array in values])
+        return [_own_rows_of(array) for array in values]
 
     def apply(self, params: Any, optimizer_state: Any, gradients: Any) -> tuple[Any, Any, jax.Array]:
         """One optimizer step; parameters and state are donated. Returns parameters, state and the gradient norm."""
         return self._apply(params, optimizer_state, gradients)
+
+
+def _own_rows_of(array: jax.Array) -> np.ndarray:
+    """The rows of an array that devices of this process hold; 0 in the others."""
+    host = np.zeros(array.shape, array.dtype)
+    for shard in array.addressable_shards:
+        host[shard.index] = shard.data
+    return host
 
 
 def make_optimizer(

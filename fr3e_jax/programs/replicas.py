@@ -34,6 +34,13 @@ def zeros_by_replica(mesh: Mesh, params: Any) -> Any:
     return jax.tree.map(lambda x: jnp.zeros((mesh.shape[REPLICA], *x.shape), x.dtype), params)
 
 
+def accumulate_apart(accumulate: Callable, params, gradients, batch, *numbers):
+    """``accumulate`` with the values `KEPT` apart from the other sums."""
+    gradients, sums = accumulate(params, gradients, batch, *numbers)
+    by_token = {name: sums.pop(name) for name in KEPT if name in sums}
+    return gradients, sums, by_token
+
+
 def accumulate_by_replica(mesh: Mesh, accumulate: Callable, params, gradients, batch, *numbers):
     """``accumulate`` for each replica with its own rows; within it, the replicas are the named axis `REPLICA`.
 
@@ -49,8 +56,7 @@ def accumulate_by_replica(mesh: Mesh, accumulate: Callable, params, gradients, b
         axis_name=REPLICA,
         spmd_axis_name=REPLICA,
     )
-    gradients, sums = each(gradients, jax.tree.map(by_replica_rows, batch))
-    by_token = {name: sums.pop(name) for name in KEPT if name in sums}
+    gradients, sums, by_token = each(gradients, jax.tree.map(by_replica_rows, batch))
     return gradients, added(sums), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), by_token)
 
 

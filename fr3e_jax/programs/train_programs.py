@@ -338,8 +338,8 @@ class TrainPrograms(OptimizerPrograms):
         scorer_of_rows = scorer.of_replica(mesh) if mesh.shape[REPLICA] > 1 else scorer
         accumulate = partial(_accumulate, scorer_of_rows, token_losses, loss)
         super().__init__(mesh, optimizer, abstract_params, shardings, accumulate)
-        on_all = replicated(mesh)  # every process fetches all scores
-        self._score = Program(scorer.score, out_shardings=(on_all, on_all))
+        on_all = replicated(mesh)
+        self._score = Program(scorer.score, out_shardings=(self._rows, self._rows))
         self._branching = Program(scorer.branching, out_shardings=on_all)
         self._count_routes = Program(partial(count_routes, experts=experts), out_shardings=on_all)
         self.base = base
@@ -416,7 +416,7 @@ class TrainPrograms(OptimizerPrograms):
         return None if self.base is None else self._change(self.base.below(params))
 
     def score(self, params: Params, rows: Rows, temperature: float) -> tuple[jax.Array, jax.Array]:
-        """`RowScorer.score`; returns while it runs."""
+        """`RowScorer.score`; returns while it runs. `fetched` brings the arrays to the host."""
         return self._score(self.read(params), self.place(rows), jnp.float32(temperature))
 
     def count_routes(self, batch: TrainRows) -> jax.Array:

@@ -7,9 +7,14 @@ import numpy as np
 from fr3e_jax.programs.decode_steps import Emitted
 from fr3e_jax.rollouts.requests import Rollout
 
+_BRANCHES = 4  # of the longest, for which a lane has columns
+
 
 class SampledTokens:
     """Tokens by slot and lane, with the sampler's figures for each.
+
+    The branches of a lane lie end to end in its columns, which are written once. So rollouts are views of them, and
+    nothing is copied when a branch ends. Columns that are full are left to their rollouts.
 
     Args:
       slots, lanes: numbers of the decoder's slots and of the lanes in each.
@@ -19,16 +24,27 @@ class SampledTokens:
         self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the lane's current or last branch
         kinds = (np.int32, np.float32, np.float32, np.float32)  # as the arrays of a Rollout
         self._columns = [np.zeros((slots, lanes, 0), kind) for kind in kinds]  # and [..., Q], once a chunk has routes
-        self._unwritten: tuple[Emitted, np.ndarray] | None = None  # the last chunk, and `generated` before it
+        self._first = np.zeros((slots, lanes), np.int64)  # column of the first token of the lane's current branch
+        self._unwritten: tuple[Emitted, np.ndarray] | None = None  # the last chunk, and the columns that it begins at
+        self._last = self._columns, self._first  # of the branches that the last chunk ended
 
     def start(self, lanes: np.ndarray) -> None:
         """Begin new branches in ``lanes``, bool ``[slots, lanes]``; `cut` still works for the old until `take`."""
-        self.generated = np.where(lanes, 0, self.generated)  # a new array: the old one may still be read
+        self._first = np.where(lanes, self._first + self.generated, self._first)  # new arrays: the old may be read
+        self.generated = np.where(lanes, 0, self.generated)
 
     def make_room(self, tokens: int) -> None:
-        """Make room for ``tokens`` tokens in every lane; what they do not fill takes no memory."""
-        if tokens > self._columns[0].shape[2]:
-            self._columns = [_longer(column, tokens) for column in self._columns]
+        """Make room for branches of ``tokens`` tokens in every lane; what they do not fill takes no memory."""
+        if self._first.max() + tokens <= self._columns[0].shape[2]:
+            return
+        self._write()
+        current = [*zip(*np.nonzero(self.generated), strict=True)]
+        fresh = [_empty_columns(column, _BRANCHES * tokens) for column in self._columns]
+        for old, new in zip(self._columns, fresh, strict=True):
+            for slot, lane in current:
+                start, count = self._first[slot, lane], self.generated[slot, lane]
+                new[slot, lane, :count] = old[slot, lane, start : start + count]
+        self._columns, self._first = fresh, np.zeros_like(self._first)
 
     def take(self, emitted: Emitted) -> tuple[int, int]:
         """Take over a chunk's tokens; return the number of tokens, and of steps that the chunk took.
@@ -37,7 +53,8 @@ class SampledTokens:
         """
         self._write()
         counts = emitted.emitted.sum(axis=0)
-        self._unwritten = emitted, self.generated
+        self._unwritten = emitted, self._first + self.generated
+        self._last = self._columns, self._first
         self.generated = self.generated + counts
         return int(counts.sum()), int(counts.max())
 
@@ -72,7 +89,8 @@ class SampledTokens:
     def cut(self, over: np.ndarray, stopped: np.ndarray, lengths: np.ndarray) -> list[Rollout]:
         """The rollouts in the lanes of ``over``, in row-major order.
 
-        Call it before `take` of the chunk after their last. Their arrays are slices of common arrays.
+        Call it before `take` of the chunk after their last. Their arrays are views of the lanes' columns: copy what
+        outlives the rollouts of its step.
 
         Args:
           over: bool ``[slots, lanes]``, the lanes to cut.
@@ -80,16 +98,12 @@ class SampledTokens:
           lengths: tokens of each, `generated` in the lanes of ``over``.
         """
         self._write()
-        places = list(zip(*np.nonzero(over), lengths, strict=True))
-        parts = [[column[slot, lane, :length] for slot, lane, length in places] for column in self._columns]
-        columns = [np.concatenate(pieces_of_column) if pieces_of_column else np.zeros(0) for pieces_of_column in parts]
-        ends = np.cumsum(lengths).tolist()
-        pieces = zip([0, *ends], ends, stopped[over].tolist(), strict=False)
-
-        def cut(a, b):
-            return [column[a:b] for column in columns]
-
-        return [_rollout(cut(a, b), finished) for a, b, finished in pieces]
+        columns, first = self._last
+        places = zip(*np.nonzero(over), first[over].tolist(), lengths, stopped[over].tolist(), strict=True)
+        return [
+            _rollout([column[slot, lane, start : start + length] for column in columns], finished)
+            for slot, lane, start, length, finished in places
+        ]
 
 
 def _rollout(columns: list[np.ndarray], finished: bool) -> Rollout:
@@ -102,9 +116,7 @@ def _stretches(flat: np.ndarray, length: int) -> np.ndarray:
     return np.ndarray((len(flat) - length + 1, length), flat.dtype, flat, strides=2 * flat.strides)
 
 
-def _longer(column: np.ndarray, room: int) -> np.ndarray:
-    """The column with more room; memory of zeros is taken only as it is written."""
-    slots, lanes, filled, *kinds = column.shape
-    longer = np.zeros((slots, lanes, room, *kinds), column.dtype)
-    longer[:, :, :filled] = column
-    return longer
+def _empty_columns(like: np.ndarray, room: int) -> np.ndarray:
+    """Columns ``[slots, lanes, room, ...]``; memory of zeros is taken only as it is written."""
+    slots, lanes, _, *kinds = like.shape
+    return np.zeros((slots, lanes, room, *kinds), like.dtype)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 from fr3e_jax.runs.run_directory import RunDirectory
 
 FILE_NAME = re.compile(r"(?P<stem>[a-z]+)_(?P<step>\d{6,})(\.(?P<index>\d+)-of-(?P<count>[1-9]\d*))?\.jsonl\.gz")
+_FOLDER_NAME = re.compile(r"[a-z]+_\d{6,}")  # of the parts of a step
 _ENDING = ".jsonl.gz"
 
 
@@ -37,10 +39,20 @@ class Part:
         return range(int(first), int(end))
 
     def path(self, file: Path) -> Path:
-        """``step_000012.0-of-4.jsonl.gz`` beside ``step_000012.jsonl.gz``; the file itself if there is one part."""
-        if self.count == 1:
-            return file
-        return file.with_name(f"{file.name.removesuffix(_ENDING)}.{self.index}-of-{self.count}{_ENDING}")
+        """``step_000012/step_000012.0-of-4.jsonl.gz`` for ``step_000012.jsonl.gz``, or the file itself if alone.
+
+        A step has a folder of its own: hundreds of processes write many parts.
+        """
+        return file if self.count == 1 else _parts_folder(file) / self.name(file)
+
+    def name(self, file: Path) -> str:
+        """Name of the part."""
+        return f"{file.name.removesuffix(_ENDING)}.{self.index}-of-{self.count}{_ENDING}"
+
+    def stored(self, file: Path) -> Path:
+        """The part where it is: earlier versions wrote it beside ``file``."""
+        path = self.path(file)
+        return path if self.count == 1 or path.is_file() else file.with_name(self.name(file))
 
 
 WHOLE = Part()
@@ -53,7 +65,7 @@ def rollout_path(run_dir: RunDirectory, step: int, *, stem: str = "step") -> Pat
 
 def rollout_files(path: Path) -> list[Path]:
     """The files that hold the records of ``path``, in order: itself, or all its parts; empty if some are missing."""
-    return [path] if path.is_file() else [part.path(path) for part in _complete(_parts_of(path))]
+    return [path] if path.is_file() else [part.stored(path) for part in _complete(_parts_of(path))]
 
 
 def missing_parts(path: Path) -> str:
@@ -62,7 +74,7 @@ def missing_parts(path: Path) -> str:
     if not parts:
         return f"{path} is not there, and no part of it either"
     count = min(part.count for part in parts)
-    lacking = [part.path(path).name for part in _all_parts(count) if part not in parts]
+    lacking = [part.name(path) for part in _all_parts(count) if part not in parts]
     return f"{path} is in {count} parts, and {', '.join(lacking)} is missing"
 
 
@@ -80,7 +92,18 @@ def drop_other_parts(path: Path, count: int) -> None:
     """Remove what another number of processes wrote in place of ``path``: the file itself, or its other parts."""
     for part in _parts_of(path):
         if part.count != count:
-            part.path(path).unlink(missing_ok=True)
+            part.stored(path).unlink(missing_ok=True)
+    remove_if_empty(_parts_folder(path))
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove the folder of a step's parts unless it holds a file, or another process has removed it."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _parts_folder(file: Path) -> Path:
+    return file.with_name(file.name.removesuffix(_ENDING))
 
 
 def _all_parts(count: int) -> list[Part]:
@@ -99,10 +122,19 @@ def _parts_of(path: Path) -> set[Part]:
 
 
 def _stored_parts(folder: Path, stem: str) -> dict[int, set[Part]]:
-    """The parts of each step that are in the folder; a file that is no part of others is `WHOLE`."""
+    """The parts of each step that are in the folder or below; a file that is no part of others is `WHOLE`."""
     parts: dict[int, set[Part]] = {}
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in files_below(folder):
         match = FILE_NAME.fullmatch(path.name)
         if match and match["stem"] == stem:
             parts.setdefault(int(match["step"]), set()).add(Part(int(match["index"] or 0), int(match["count"] or 1)))
     return parts
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """The files of a folder of rollouts and those in the folders of steps."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_dir():
+            yield from (file for file in sorted(path.iterdir()) if _FOLDER_NAME.fullmatch(path.name))
+        else:
+            yield path

@@ -26,7 +26,9 @@ from fr3e_jax.runs.rollout_parts import (
     WHOLE,
     Part,
     drop_other_parts,
+    files_below,
     missing_parts,
+    remove_if_empty,
     rollout_files,
     rollout_path,
 )
@@ -206,7 +208,8 @@ def write_rollouts(
 
     Equal records give equal bytes, on one kind of processor. ISA-L compresses in threads and lets other threads of
     Python run meanwhile. Evaluations of a step go into a file with another stem. The ``records`` of one ``part`` go
-    into ``<stem>_<step>.<index>-of-<count>.jsonl.gz``. The first part removes what another number of processes left.
+    into ``<stem>_<step>/<stem>_<step>.<index>-of-<count>.jsonl.gz``. The first part removes what another number of
+    processes left.
 
     Raises:
       ValueError: a record belongs to another step.
@@ -268,13 +271,17 @@ def read_rollouts(path: Path) -> list[RolloutRecord]:
 def drop_after(run_dir: RunDirectory, step: int | None) -> list[Path]:
     """Remove the files of steps after ``step`` (None: all) and of interrupted writes; return their paths.
 
+    Folders that are empty then go, too.
+
     A run that resumes from the checkpoint of ``step`` samples the later steps again.
     """
     removed = []
-    for path in sorted(run_dir.rollouts.glob("*")) if run_dir.rollouts.is_dir() else []:
+    for path in list(files_below(run_dir.rollouts)):
         interrupted = path.name.endswith(".tmp")
         match = FILE_NAME.fullmatch(path.name.removeprefix(".").removesuffix(".tmp"))
         if match and (interrupted or step is None or int(match["step"]) > step):
             path.unlink()
             removed.append(path)
+            if path.parent != run_dir.rollouts:
+                remove_if_empty(path.parent)
     return removed

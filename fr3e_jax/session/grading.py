@@ -184,6 +184,9 @@ class Grading:
         self._grader, self._case, self._processes = grader, case, grader.processes
         self._pending: dict[int, dict[int, Pending]] = {}  # of the rollouts that this process grades
         self._token_ids: dict[int, dict[int, np.ndarray]] = {}  # of all rollouts, to compare the processes' samples
+        self._awaited: set[int] = set()  # requests whose branches have all ended, and whose verdicts are not here
+        self._asked: set[int] = set()  # requests asked for since the processes last spoke
+        self._ready: dict[int, list[Verdict]] = {}  # of requests that all processes had graded then
 
     def ended(self, rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
         """Start grading the rollouts, each given as (request, branch, rollout)."""
@@ -194,9 +197,27 @@ class Grading:
                 self._pending.setdefault(request, {})[branch] = self._grader.submit(problem, prefix, rollout)
 
     def verdicts_if_done(self, request: int) -> list[Verdict] | None:
-        """The verdicts of a request's branches if all processes have theirs, else None; waits for no worker."""
-        graded = all(pending.done() for pending in self._pending.get(request, {}).values())
-        return self.verdicts([request])[0] if all(self._processes.gather(graded)) else None
+        """The verdicts of a request's branches if all processes have theirs, else None; waits for no worker.
+
+        The processes speak once in each pass over the open requests, about all of them; a request that is new in a
+        pass waits for the next one.
+        """
+        self._awaited.add(request)
+        if self._processes.count == 1 or request in self._asked or not self._asked:
+            self._asked.clear()
+            self._collect()
+        self._asked.add(request)
+        return self._ready.pop(request, None)
+
+    def _collect(self) -> None:
+        """Take over the verdicts of the awaited requests that all processes have graded."""
+        graded = [request for request in sorted(self._awaited) if self._is_graded(request)]
+        shared = set.intersection(*map(set, self._processes.gather(graded)))
+        if requests := sorted(shared):
+            self._ready |= dict(zip(requests, self.verdicts(requests), strict=True))
+
+    def _is_graded(self, request: int) -> bool:
+        return all(pending.done() for pending in self._pending.get(request, {}).values())
 
     def verdicts(self, requests: Iterable[int]) -> list[list[Verdict]]:
         """The verdicts of all branches of each request, in their order; waits for missing ones.
@@ -205,6 +226,9 @@ class Grading:
           ConfigError: the verifier of any process cannot be used.
         """
         requests = list(requests)
+        if len(requests) == 1 and (ready := self._ready.pop(requests[0], None)) is not None:
+            return [ready]
+        self._awaited.difference_update(requests)
         with self._grader.waiting():
             answers = self._exchange(requests)
         for fault, _ in answers:

@@ -62,9 +62,8 @@ class Session:
         """The part that learning depends on."""
         architecture, shards = self.model.architecture, batch_shards(self.model.mesh)
         rows, pad_id = self.shapes.rows, self.texts.codec.pad_id
-        return LearningSetup(
-            self.config, self.noise, pad_id, architecture.vocab_size, architecture.key_cost, rows, shards
-        )
+        sizes = architecture.vocab_size, architecture.key_cost, rows, shards
+        return LearningSetup(self.config, self.noise, pad_id, *sizes, gather=self.processes.gather)
 
     @cached_property
     def shapes(self) -> Shapes:

@@ -14,7 +14,7 @@ from encoded_prompts import prepare
 from fr3e_jax.configuration.schema import LossConfig
 from fr3e_jax.learning import update
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
-from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
+from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_scores, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, mini_batches, pack_mini_batch, row_options, split_mini_batches
 from fr3e_jax.learning.packing import pack
@@ -107,6 +107,31 @@ def test_the_gap_leaves_out_rollouts_of_earlier_steps(batch):
     assert [gap[f"logprob_gap/{name}"] for name in ("mean", "max")] == pytest.approx([0.5, 0.5], abs=1e-4)
     assert gap["logprob_gap/kl"] == pytest.approx(np.exp(0.5) - 1.5, abs=1e-4)
     assert not any(name.startswith("logprob_gap") for name in gap_metrics(LossConfig(), mixed, old, STEP + 1))
+
+
+def test_the_gap_is_that_of_all_processes_sums(batch):
+    random = np.random.default_rng(0)
+    old = [
+        [b.sampler_logprobs + random.normal(0, 0.2, len(b.token_ids)).astype(np.float32) for b in t.branches]
+        for t in batch
+    ]
+    mixed = [dataclasses.replace(trunk, step=STEP - n % 2) for n, trunk in enumerate(batch)]
+    parts, number = [], iter(range(99))
+    owners = [[next(number) % 3 for _ in row] for row in old]
+    for index in range(3):
+        held = [[v if n == index else None for v, n in zip(*row, strict=True)] for row in zip(old, owners, strict=True)]
+        gap_metrics(LossConfig(), mixed, held, STEP, lambda part: parts.append(part) or [part])
+    joined = gap_metrics(LossConfig(), mixed, [[None] * len(row) for row in old], STEP, lambda _: parts)
+    assert joined == pytest.approx(gap_metrics(LossConfig(), mixed, old, STEP), rel=1e-12) and len(joined) == 7
+
+
+def test_a_nan_in_the_rows_of_one_process_stops_all(batch):
+    good, bad = ([[branch.sampler_logprobs * x for branch in trunk.branches] for trunk in batch] for x in (1.0, np.nan))
+    tokens = sum(len(branch.token_ids) for trunk in batch for branch in trunk.branches)
+    parts = []
+    check_scores(batch, {"scores": good}, lambda part: parts.append(part) or [part])
+    with pytest.raises(NonFiniteUpdate, match=f"scores are NaN or infinite for {tokens} of the {2 * tokens} tokens"):
+        check_scores(batch, {"scores": bad, "no scores": None}, lambda part: [part, *parts])
 
 
 def test_the_sampler_ratio_tells_carried_rollouts_from_fresh_ones():

@@ -20,7 +20,9 @@ from fr3e_jax.api import stored as api
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.metrics import read_metrics, without_timing
+from fr3e_jax.runs.rollout_parts import rollout_path, stored_steps
 from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.stores.mirror import MirroredRun
 from fr3e_jax.stores.objects import Store
 from fr3e_jax.stores.reading import run_folder
@@ -51,10 +53,11 @@ def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
             where = f"{name} of step {record['step']}"
             close = 1e-5 if record["step"] <= 1 else 1e-3 if name.startswith("gradient_norm/") else 1e-4
             np.testing.assert_allclose(record[name], expected[name], rtol=close, atol=1e-5, err_msg=where)
-    for number, file in enumerate(sorted((wanted / "rollouts").iterdir())[:steps]):
+    for number, step in enumerate(stored_steps(RunDirectory(wanted))[:steps]):
         # Adam's first updates turn a rounding error of a gradient into a full step: later weights agree less.
         tolerance = 1e-4 if number else 1e-5
-        pairs = zip(read_rollouts(found / "rollouts" / file.name), read_rollouts(file), strict=True)
+        paths = (rollout_path(RunDirectory(path), step) for path in (found, wanted))
+        pairs = zip(*map(read_rollouts, paths), strict=True)
         for rollout, expected in pairs:
             for name in ("id", "token_ids", "reward", "outcome", "anchors", "kept", "finished", "fork"):
                 assert getattr(rollout, name) == getattr(expected, name), f"{name} of rollout {expected.id}"
@@ -120,7 +123,7 @@ def two_processes(tmp_path_factory, tiny_run) -> Path:
 def test_a_whole_run_of_two_processes_equals_that_of_one(two_processes, finished_run):
     assert_like(two_processes, finished_run)
     assert json.loads((two_processes / "summary.json").read_text())["steps"] == 4
-    parts = [two_processes / "rollouts" / f"step_000001.{index}-of-2.jsonl.gz" for index in range(2)]
+    parts = [two_processes / "rollouts" / "step_000001" / f"step_000001.{index}-of-2.jsonl.gz" for index in range(2)]
     lengths = [[len(rollout.token_ids) for rollout in read_rollouts(part)] for part in parts]
     assert abs(sum(lengths[0]) - sum(lengths[1])) <= 2 * max(map(max, lengths)), "each process stores half of them"
 
@@ -185,7 +188,7 @@ def test_two_processes_in_a_store_killed_in_the_upload_of_a_part_end_equal(tmp_p
     """Killed when the first part of step 2 is in the store, and not the second; then on another machine."""
     address = f"{BUCKET}/run"
     group, store = Group(tmp_path, tiny_run, runtime__run_dir=address), Store(address)
-    first, second = (f"rollouts/step_000002.{index}-of-2.jsonl.gz" for index in range(2))
+    first, second = (f"rollouts/step_000002/step_000002.{index}-of-2.jsonl.gz" for index in range(2))
     bucket.hold_upload(second)
     with group.started(2, "--continue") as processes:
         wait_until(bucket.is_held.is_set, processes[0])

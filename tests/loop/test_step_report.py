@@ -11,7 +11,14 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.rollout_entries import records_of
 from fr3e_jax.loop.run_report import no_signal_message
-from fr3e_jax.loop.step_report import batch_metrics, rollout_entries, rollout_metrics
+from fr3e_jax.loop.step_report import (
+    batch_metrics,
+    entropies_of,
+    moments,
+    rollout_entries,
+    rollout_metrics,
+    token_metrics,
+)
 from fr3e_jax.rollouts.requests import Rollout
 
 
@@ -77,7 +84,6 @@ def test_means_and_counts_of_base_and_explored_rollouts(groups, expansions):
         "reward/mean": (0.5 + 1 + 0) / 3,
         "length/mean": 14 / 6,
         "length/finished": 5 / 6,
-        "entropy/mean": 0.5 * (16 + 4 + 1 + 1 + 9 + 9) / 14,  # of tokens, not of responses
         "prompts/kept": 1,
         "prompts/rejected": 2,
         "prompts/expanded": 1,
@@ -124,12 +130,30 @@ def test_the_message_of_rounds_without_signal_tells_hard_problems_from_easy_ones
 
 def test_a_batch_without_a_trained_token_has_no_advantages():
     branch = TrainingBranch(1, np.zeros(2, np.int32), *np.ones((2, 2), np.float32), loss_mask=np.zeros(2, bool))
-    metrics = batch_metrics([TrainingTrunk(np.zeros(1, np.int32), [branch], 3)], 3)
-    assert [metrics[f"advantage/{name}"] for name in ("mean", "std", "max_abs")] == [0, 0, 0]
+    metrics = token_metrics([(moments([]), moments([branch.trained(branch.advantages)]))])
+    assert metrics == {"advantage/mean": 0, "advantage/std": 0, "advantage/max_abs": 0}
 
 
 def test_a_step_that_sampled_nothing_reports_counts_alone():
     assert rollout_metrics([], []) == {"prompts/kept": 0, "prompts/rejected": 0, "prompts/expanded": 0}
+
+
+@pytest.mark.parametrize("processes", [1, 2, 5])
+def test_means_over_tokens_are_those_of_the_parts_of_all_processes(processes, groups):
+    """Of tokens, not of responses; a process may have none. Values that are equal have no spread at all."""
+    entropies, advantages = entropies_of(groups), [np.float32(row) for row in ([0.1], [-2.5, 3], [], [0.7, 0.1])]
+    of = lambda arrays: [moments(arrays[n::processes]) for n in range(processes)]
+    metrics = token_metrics(list(zip(of(entropies), of(advantages), strict=True)))
+    values = np.concatenate(advantages).astype(np.float64)
+    expected = {
+        "entropy/mean": 0.5 * (16 + 4 + 1 + 1 + 9 + 9) / 14,
+        "advantage/mean": values.mean(),
+        "advantage/std": values.std(),
+        "advantage/max_abs": 3,
+    }
+    assert metrics == pytest.approx(expected, rel=1e-6)
+    constant = of([np.full(3, 0.1, np.float32)] * processes)
+    assert token_metrics([(moments([]), part) for part in constant])["advantage/std"] == 0
 
 
 @pytest.mark.parametrize("written", [(), (7,), (7, 7, -9)])
@@ -146,7 +170,8 @@ def test_advantage_statistics_are_over_trained_tokens_and_carried_rollouts_are_c
         TrainingTrunk(trunk, [branch(1, 1, 1, written=written), branch(-2)], 3),
         TrainingTrunk(trunk, [branch(0, 0)], 2),
     ]
-    assert batch_metrics(batch, 3) == pytest.approx(
+    advantages = [branch.trained(branch.advantages) for trunk in batch for branch in trunk.branches]
+    assert batch_metrics(batch, 3) | token_metrics([(moments([]), moments(advantages))]) == pytest.approx(
         {
             "advantage/mean": 1 / 6,
             "advantage/std": np.std([1, 1, 1, -2, 0, 0]),

@@ -38,6 +38,30 @@ def test_rollouts_hold_the_tokens_of_their_lanes_in_order():
     assert sampled.cut(np.zeros((2, 3), bool), stopped, np.zeros(0, int)) == []
 
 
+def test_branches_end_to_end_keep_their_tokens_when_a_lane_gets_new_columns():
+    """Lanes that restart at different times, over many times the room; a branch goes on across the change."""
+    random, sampled, drawn, ended = np.random.default_rng(0), SampledTokens(1, 3), {0: [], 1: [], 2: []}, []
+    lengths = np.array([[7, 3, 5]])  # of the branches of each lane
+    for n in range(60):
+        sampled.make_room(7)
+        counts = np.minimum(random.integers(1, 3, (1, 3)), lengths - sampled.generated)
+        fresh = chunk(counts, 2, 10 * n)
+        sampled.take(fresh)
+        for lane in range(3):
+            drawn[lane] += fresh.token_ids[: counts[0, lane], 0, lane].tolist()
+        over = sampled.generated == lengths
+        sampled.start(over)
+        sampled.make_room(7)  # as the engine does before it cuts
+        rollouts = sampled.cut(over, over, lengths[over])
+        for lane, rollout in zip(np.flatnonzero(over[0]), rollouts, strict=True):
+            ended.append((rollout, drawn[lane]))
+            drawn[lane] = []
+    assert len(ended) > 40
+    for rollout, tokens in ended:
+        assert rollout.token_ids.tolist() == tokens
+        np.testing.assert_array_equal(rollout.magnitudes, np.float32(tokens) * 2)
+
+
 def test_a_restarted_lane_holds_no_token_of_the_branch_before():
     sampled = SampledTokens(1, 2)
     sampled.make_room(4)

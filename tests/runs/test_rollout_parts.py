@@ -42,8 +42,8 @@ def written(run, count, records=RECORDS, stem="step", step=7):
 def test_parts_read_as_one_file(tmp_path, count):
     run = RunDirectory(tmp_path)
     path = written(run, count)
-    files = sorted(run.rollouts.iterdir())
-    assert len(files) == count
+    files = sorted(file for file in run.rollouts.rglob("*.gz"))
+    assert len(files) == count and len(list(run.rollouts.iterdir())) == 1, "a step takes one entry"
     assert read_rollouts(path) == RECORDS
     assert (stored_steps(run), stored_steps(run, "eval")) == ([7], [])
     assert stored_bytes(path) == sum(file.stat().st_size for file in files)
@@ -52,7 +52,7 @@ def test_parts_read_as_one_file(tmp_path, count):
 def test_a_missing_part_is_named_and_its_step_not_listed(tmp_path):
     run = RunDirectory(tmp_path)
     path = written(run, 3)
-    lost = run.rollouts / "step_000007.1-of-3.jsonl.gz"
+    lost = run.rollouts / "step_000007" / "step_000007.1-of-3.jsonl.gz"
     lost.unlink()
     with pytest.raises(FileNotFoundError, match=r"is in 3 parts, and step_000007\.1-of-3\.jsonl\.gz is missing"):
         read_rollouts(path)
@@ -67,22 +67,34 @@ def test_a_step_written_again_by_another_number_of_processes_replaces_the_first(
     written(run, before)
     path = written(run, after, [replace(one, reward=0.0) for one in RECORDS])
     assert [one.reward for one in read_rollouts(path)] == [0.0] * 5
-    assert len(list(run.rollouts.iterdir())) == after
+    assert len(list(run.rollouts.rglob("*.gz"))) == after and len(list(run.rollouts.iterdir())) == 1
 
 
 def test_parts_of_later_steps_and_interrupted_ones_are_dropped(tmp_path):
     run = RunDirectory(tmp_path)
     written(run, 2)
     written(run, 2, [replace(one, step=8) for one in RECORDS], step=8)
-    (run.rollouts / ".step_000007.0-of-2.jsonl.gz.tmp").write_bytes(b"half")
+    (run.rollouts / "step_000007" / ".step_000007.0-of-2.jsonl.gz.tmp").write_bytes(b"half")
     drop_after(run, 7)
-    names = sorted(path.name for path in run.rollouts.iterdir())
-    assert names == ["step_000007.0-of-2.jsonl.gz", "step_000007.1-of-2.jsonl.gz"]
+    names = sorted(path.name for path in run.rollouts.rglob("*"))
+    assert names == ["step_000007", "step_000007.0-of-2.jsonl.gz", "step_000007.1-of-2.jsonl.gz"]
+
+
+def test_parts_of_earlier_versions_lie_beside_one_another(tmp_path):
+    run = RunDirectory(tmp_path)
+    path = written(run, 2)
+    for part in list(run.rollouts.rglob("*.gz")):
+        part.rename(run.rollouts / part.name)
+    assert read_rollouts(path) == RECORDS and stored_steps(run) == [7]
+    written(run, 2, [replace(one, reward=0.0) for one in RECORDS])
+    assert {one.reward for one in read_rollouts(path)} == {0.0}, "the newer parts count"
+    drop_after(run, 6)
+    assert not list(run.rollouts.iterdir())
 
 
 def test_a_damaged_part_is_named(tmp_path):
     path = written(RunDirectory(tmp_path), 2)
-    second = path.with_name("step_000007.1-of-2.jsonl.gz")
+    second = path.with_name("step_000007") / "step_000007.1-of-2.jsonl.gz"
     second.write_bytes(second.read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"step_000007\.1-of-2\.jsonl\.gz: .*expected gzipped JSON lines"):
         read_rollouts(path)

@@ -74,6 +74,20 @@ def test_no_process_chooses_before_all_have_their_verdicts():
     assert together(2, lambda p: graded(p, verdict_of)[0].verdicts_if_done(1) is None) == [False, False]
 
 
+def test_processes_speak_once_in_a_pass_over_the_open_requests():
+    def ask(processes):
+        grading, _ = graded(processes, verdict_of)
+        messages, gather = [], processes.gather
+        object.__setattr__(processes, "gather", lambda content: messages.append(content) or gather(content))
+        passes = [[grading.verdicts_if_done(request) for request in open_ones] for open_ones in ([0, 1], [1])]
+        return [[verdicts is None for verdicts in row] for row in passes], len(messages)
+
+    first, second = together(2, ask)
+    assert first == second
+    assert first[0] == [[False, True], [False]], "a request that is new in a pass waits for the next"
+    assert first[1] == 4, "which are graded, and their verdicts, in each of two passes"
+
+
 def test_a_verifier_that_fails_on_one_process_ends_all():
     def ask(processes):
         broken = lambda index, case: _Slow(ValueError("no number") if case == (1, 0) else Verdict(1.0, "right"))

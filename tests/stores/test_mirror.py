@@ -91,7 +91,10 @@ def test_a_checkpoint_whose_upload_was_killed_is_not_there(address, elsewhere, m
 
 
 def parts_of_step(number: int) -> dict[str, str]:
-    return {f"rollouts__step_{number:06d}.{index}-of-2.jsonl.gz": f"{number}.{index}" for index in range(2)}
+    return {
+        f"rollouts__step_{number:06d}__step_{number:06d}.{index}-of-2.jsonl.gz": f"{number}.{index}"
+        for index in range(2)
+    }
 
 
 def test_a_step_whose_upload_was_killed_between_its_parts_is_not_read(address, elsewhere, monkeypatch):
@@ -111,7 +114,9 @@ def test_a_step_whose_upload_was_killed_between_its_parts_is_not_read(address, e
     with monkeypatch.context() as kill, pytest.raises(StoreFailed, match="killed"):
         kill.setattr(Store, "write", away)
         mirror.complete()
-    assert Store(address).below("rollouts/step_000002.0-of-2.jsonl.gz"), "the first part is there, and is not named"
+    assert Store(address).below("rollouts/step_000002/step_000002.0-of-2.jsonl.gz"), (
+        "the first part is there, and is not named"
+    )
     killed(mirror)
     elsewhere()
     whole = content(run_folder(address, checkpoints=True))
@@ -119,7 +124,7 @@ def test_a_step_whose_upload_was_killed_between_its_parts_is_not_read(address, e
     with Mirror() as another:
         assert content(begin(another, address, resume=True)) == whole
         put(working_copy(address), **parts_of_step(2), checkpoints__2__arrays__a="two")
-    assert content(run_folder(address))["rollouts/step_000002.1-of-2.jsonl.gz"] == "2.1"
+    assert content(run_folder(address))["rollouts/step_000002/step_000002.1-of-2.jsonl.gz"] == "2.1"
 
 
 def test_parts_that_are_written_before_a_checkpoint_are_uploaded_with_it(address, monkeypatch):
@@ -139,7 +144,7 @@ def test_parts_that_are_written_before_a_checkpoint_are_uploaded_with_it(address
         slow.setattr("fr3e_jax.stores.mirror.os.walk", slowly)
         mirror.upload()
     both, there = (
-        {"checkpoints/2/arrays/a", "rollouts/step_000002.1-of-2.jsonl.gz"},
+        {"checkpoints/2/arrays/a", "rollouts/step_000002/step_000002.1-of-2.jsonl.gz"},
         lambda: MirroredRun.read(Store(address)),
     )
     assert both & there().files.keys() != {"checkpoints/2/arrays/a"}

@@ -91,7 +91,7 @@ def test_each_process_stores_its_part_where_all_see_the_folder_and_the_first_one
     place = lambda index: RunDirectory(tmp_path / ("step_000007-a" if shared else f"step_000007-{index}"))
     assert together(2, lambda p: evaluations._store(p, place(p.index), 7, found, session.texts)) == [None, None]
     parts = [f"eval_000007.{index}-of-2.jsonl.gz" for index in range(2)]
-    written = {path.name for path in place(0).rollouts.iterdir()}
+    written = {path.name for path in place(0).rollouts.rglob("*.gz")}
     assert written == (set(parts) if shared else {"eval_000007.jsonl.gz"})
     assert shared or not place(1).rollouts.exists()
     stored = read_rollouts(place(0).rollouts / "eval_000007.jsonl.gz")

@@ -78,7 +78,7 @@ def test_two_processes_store_the_responses_and_evaluations_of_one_in_parts(one_u
     run = group.run_dir
     for stem, step, folder in [("step", 1, run), ("eval", 0, run), ("eval", 1, run), ("eval", 1, evaluated)]:
         path = rollout_path(RunDirectory(folder), step, stem=stem)
-        assert {file.name for file in path.parent.glob(f"{stem}_{step:06d}*")} == {
+        assert {file.name for file in path.parent.rglob(f"{stem}_{step:06d}.*")} == {
             f"{stem}_{step:06d}.{index}-of-2.jsonl.gz" for index in range(2)
         }
         wanted = read_rollouts(rollout_path(RunDirectory(one_update), step, stem=stem))
