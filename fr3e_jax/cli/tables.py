@@ -50,8 +50,8 @@ def _broken(line: str, width: int) -> str:
         return line
     lead = len(line) - len(line.lstrip(" "))
     columns = re.match(r" *\S.*?  +(?=\S)", line)
-    has_columns = columns and columns.end() <= width // 2
-    indent = columns.end() if has_columns else lead + 4 * line.startswith(COMMANDS)
+    column = columns.end() if columns else width
+    indent = column if column <= width // 2 else lead + 4 * line.startswith(COMMANDS)
     pieces = textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(pieces)
 
