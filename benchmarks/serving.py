@@ -76,14 +76,14 @@ def served(arguments: argparse.Namespace) -> None:
             cpu = cpu_seconds(process.pid) - before
             memory = resident_mb(process.pid)
             print(f"| {number} | {requests} | {tokens / seconds:.0f} | {tokens / cpu:.0f} | {memory:.0f} |", flush=True)
-        few = itertools.islice(({"prompt": p, "max_tokens": 4, "logprobs": 1} for p in prompts()), arguments.requests)
+        few = itertools.islice(({"prompt": p, "max_tokens": 4} for p in prompts()), arguments.requests)
         done = itertools.count(1)
 
         def watch() -> None:
             if (count := next(done)) % max(1, arguments.requests // 10) == 0:
                 print(f"after {count} requests: {resident_mb(process.pid):.1f} MB", flush=True)
 
-        asyncio.run(clients(port, 16, few, 3600, watch))
+        asyncio.run(clients(port, 64, few, 3600, watch))
     finally:
         process.send_signal(signal.SIGTERM)
         print(f"exit code {process.wait()}")
