@@ -23,7 +23,7 @@ from fr3e_jax.serving.decoder import Continuation, Piece
 from fr3e_jax.session.texts import Texts
 
 _COMPLETION_TOKENS = 16  # without max_tokens, as the OpenAI API has it
-_MOST_TOKENS = 2_000_000  # of earlier answers and their prompts
+_STORED_REQUESTS, _STORED_TOKENS = 4_000, 2_000_000  # of earlier answers and their prompts
 
 
 class Limits(NamedTuple):
@@ -205,7 +205,7 @@ class Exchanges:
             for answer in exchange.answers
         ]
         self._stored_tokens += _tokens(answers)
-        while self._stored_tokens > _MOST_TOKENS and len(self._earlier) > 1:
+        while len(self._earlier) > _STORED_REQUESTS or self._stored_tokens > _STORED_TOKENS:
             self._stored_tokens -= _tokens(self._earlier.popitem(last=False)[1])
 
     # -- parts -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.decode_steps import Emitted, Likeliest
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
-from fr3e_jax.rollouts.requests import STREAM_NAMES, Branch, lane_settings
+from fr3e_jax.rollouts.requests import STREAM_NAMES, Branch, NonFiniteLogits, Sampling, lane_settings
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +108,19 @@ class ServingDecoder:
         self._pieces: list[tuple[Continuation, Piece]] = []  # that are not handed on yet
         self._forget()
         self._thread = threading.Thread(target=self._serve, name="decoder", daemon=True)
+
+    def warm_up(self) -> None:
+        """Sample a token before the thread starts, so that the first client waits for no program.
+
+        Raises:
+          NonFiniteLogits: the weights give NaN.
+        """
+        branch = Branch(1, (0,), 1, Sampling(stop_ids=(-1,) * self._stops))
+        self._waiting.append(Continuation(np.zeros(1, np.int32), branch, 0, 1))
+        self._round()
+        ((_, piece),), self._pieces, self.sampled_tokens, self.prefilled = self._pieces, [], 0, 0
+        if piece.error:
+            raise NonFiniteLogits(piece.error)
 
     def start(self) -> None:
         self._thread.start()

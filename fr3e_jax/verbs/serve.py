@@ -145,7 +145,10 @@ def open_server(
         )
 
     exchanges = Exchanges(texts, config, names, limits._replace(context=limits.context or positions))
-    return Server(exchanges, decoder, stopping)
+    server = Server(exchanges, decoder, stopping)
+    with refused_weights(config.model, run_dir, step):
+        server.decoder.warm_up()
+    return server
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -17,12 +17,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx2
+import jax
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from fr3e_jax.api.policy import Policy
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.session.model import Model
 
 uvicorn = pytest.importorskip("uvicorn")
 
@@ -366,6 +369,22 @@ def test_a_key_is_asked_for_and_a_full_queue_and_a_stopping_server_refuse(config
         assert httpx2.get(f"{url}/health").status_code == 503
         for thread in threads:
             thread.join()
+
+
+def test_the_oldest_answers_are_dropped(url, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.serving.answers._STORED_REQUESTS", 3)
+    answers = [ask(url, prompt="a", max_tokens=2)["id"] for _ in range(4)]
+    ask(url, "/v1/branches", id=answers[1], token=0, max_tokens=2)
+    error = ask(url, "/v1/branches", id=answers[1], token=0, max_tokens=2, status=404)["error"]  # that was the fourth
+    assert error["code"] == "answer_not_found"
+    assert ask(url, "/v1/branches", id=answers[2], token=0, max_tokens=2)["choices"]
+
+
+def test_weights_that_give_nan_are_refused_at_the_start(config, monkeypatch):
+    fresh = Model.fresh_params
+    monkeypatch.setattr(Model, "fresh_params", lambda *args: jax.tree.map(lambda x: x * np.nan, fresh(*args)))
+    with pytest.raises(ConfigError, match="NaN or infinite; use other weights"):
+        open_server(config, None, ["tiny"], Limits(400))
 
 
 def test_the_decoder_outlives_a_failure_of_the_device(url, server, monkeypatch):
