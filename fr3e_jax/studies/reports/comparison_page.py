@@ -15,7 +15,9 @@ from fr3e_jax.studies.analysis.finding_content import finding_fields
 from fr3e_jax.studies.analysis.problem_by_problem import side_by_side
 from fr3e_jax.studies.analysis.run_curves import metric_label
 from fr3e_jax.studies.reports.embedding import embed, significant
+from fr3e_jax.studies.reports.outcome_marks import MARKS
 from fr3e_jax.studies.reports.page import DRAWING_SCRIPTS, assemble
+from fr3e_jax.studies.reports.prompt_text import shortened
 from fr3e_jax.studies.reports.run_page import NAME
 
 PROBLEM_CHARACTERS = 6_000_000
@@ -30,7 +32,7 @@ def comparison_page(comparison: Comparison, folder: Path | None = None) -> str:
     title = " · ".join(group.label for group in comparison.groups)
     scripts = [*DRAWING_SCRIPTS, "page/lists.js", "page/comparison.js"]
     data = {"main": embed(page_content(comparison, folder))}
-    return assemble(f"Comparison: {title}", scripts=scripts, data=data)
+    return assemble(f"Comparison: {title}", "page/comparison.html", scripts=scripts, data=data)
 
 
 def page_content(comparison: Comparison, folder: Path | None = None) -> dict[str, Any]:
@@ -51,7 +53,39 @@ def page_content(comparison: Comparison, folder: Path | None = None) -> dict[str
         "metric": comparison.metric,
         "curves": {name: {axis: _curves(comparison, name, axis) for axis in axes} for name in metrics},
         "tables": [finding_fields(table) for table in tables(comparison)],
-        "problems": side_by_side(comparison, PROBLEM_CHARACTERS),
+        "problems": [_problem_item(row) for row in side_by_side(comparison, PROBLEM_CHARACTERS)],
+        "filters": [
+            ("all", "all problems"),
+            ("differ", "some groups solve it"),
+            *((f"only-{n}", f"only {shortened(group.label)}") for n, group in enumerate(comparison.groups)),
+            ("each", "each group solves it"),
+            ("none", "no group solves it"),
+        ],
+        "outcomes": MARKS,
+    }
+
+
+def _problem_item(row: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a problem in a list; see `list_items`."""
+    icons = [answer and bool(answer["solved"]) for answer in row["answers"]]
+    solved = [n for n, icon in enumerate(icons) if icon]
+    answered = sum(icon is not None for icon in icons)
+    tags = {
+        "differ": 0 < len(solved) < answered,
+        f"only-{solved[0]}" if solved else "": len(solved) == 1,
+        "each": len(solved) == answered,
+        "none": not solved,
+    }
+    return row | {
+        "address": row["name"],
+        "problem": row["name"],
+        "text": " ".join(answer["response"] for answer in row["answers"] if answer),
+        "tags": [name for name, holds in tags.items() if holds],
+        "order": {},
+        "bounds": {},
+        "facts": [],
+        "icons": icons,
+        "chunk": None,
     }
 
 

@@ -39,17 +39,18 @@ class Alert(TypedDict):
 
 
 def headline(run: StoredRun, change_errors: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Facts as (name, value) pairs, the verdict, the alerts, what changed first, and the progress of a run.
+    """Facts as (name, value) pairs, the verdict, the alerts, and what changed first.
 
     ``change_errors``: see `verdict`.
     """
     training, evaluations = run.training, run.evaluations
+    ending = run_state(run.directory)
+    state = "finished" if run.summary else ending.reason or ending.state  # a run writes its page before its state
     return {
-        "facts": facts(run),
+        "facts": [*facts(run), ("state", state), *progress(run)],
         "verdict": verdict(training, evaluations, change_errors),
         "alerts": [*_ending(run), *alerts(training, evaluations)],
         "changes": [_chart(f"{name} by step {step}", metric) for metric, name, step in changes(training)],
-        "progress": progress(run),
     }
 
 
@@ -227,8 +228,8 @@ def _ending(run: StoredRun) -> Iterator[Alert]:
 _ENDED = {"failed": "failed", "interrupted": "was interrupted", "stopped": "was stopped"}
 
 
-def progress(run: StoredRun) -> dict[str, Any]:
-    """Steps and sampled tokens so far, their limits (None without one), and the time left at the pace of late."""
+def progress(run: StoredRun) -> list[tuple[str, str]]:
+    """Steps and sampled tokens so far, with their limits, and the time left at the pace of late."""
     row = run_overview(run.directory.path)
     recent = [r for r in run.training if _finite(r.get("wall_seconds"))][-PACE_STEPS:]
     left: list[float] = []
@@ -239,13 +240,14 @@ def progress(run: StoredRun) -> dict[str, Any]:
         tokens = sum(r.get("tokens/sampled_tokens") or 0 for r in recent[1:])
         if row.max_sampled_tokens and tokens:
             left.append(seconds * (row.max_sampled_tokens - row.sampled_tokens) / tokens)
-    return {
-        "step": row.step,
-        "max_steps": row.max_steps,
-        "sampled_tokens": row.sampled_tokens,
-        "max_sampled_tokens": row.max_sampled_tokens,
-        "left": duration(max(0.0, min(left))) if left else "",
-    }
+    pairs = [("training steps", _of(row.step, row.max_steps))]
+    if row.sampled_tokens:
+        pairs.append(("sampled tokens", _of(row.sampled_tokens, row.max_sampled_tokens)))
+    return [*pairs, ("left", duration(max(0.0, min(left))))] if left else pairs
+
+
+def _of(count: float, limit: float | None) -> str:
+    return f"{count:,.0f} of {limit:,.0f}" if limit else f"{count:,.0f}"
 
 
 def levels(records: Records, name: str) -> tuple[float | None, float | None]:

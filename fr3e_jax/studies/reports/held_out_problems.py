@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.studies.analysis.stored_run import StoredRun, drawn_steps
 from fr3e_jax.studies.analysis.verdicts import answer_of, answer_reader, gold_of, reason
 from fr3e_jax.studies.reports.embedding import embed
+from fr3e_jax.studies.reports.list_items import COURSES, held_out_item
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly, in_turns, priority
 from fr3e_jax.studies.reports.prompt_text import question_finder, shortened
 from fr3e_jax.studies.reports.rollout_trees import prompt_tree
@@ -19,10 +20,10 @@ from fr3e_jax.studies.reports.what_was_learned import held_out_sentences, solved
 
 Problem = tuple[str, int]
 """Name of the benchmark, and place in its split."""
-COURSES = ("learned", "forgotten", "changing", "solved", "unsolved")
-"""Courses of a problem's greedy answer over the evaluations, the most telling first."""
 FEWEST_PAIRS = 10
 """Problems at two evaluations that tell the error of a change."""
+TEXT_BYTES = 1.5
+"""What the text of a token takes, embedded, by experience; with its log-prob and entropy it is about four."""
 
 
 def held_out_problems(
@@ -63,35 +64,57 @@ def held_out_problems(
     last = {key: _share_right(rows[steps[-1]]) for key, rows in results.items() if steps[-1] in rows}
     words = telling_words([questions[key] for key in last], list(last.values()))
     order = sorted(results, key=lambda key: (COURSES.index(courses[key]), priority(limits.seed, *key)))
-    left, chosen = limits.held_out_bytes, []
+    left, chosen = float(limits.held_out_bytes), {}
     for key in in_turns(order, lambda key: courses[key]):
-        left -= 4 * min(tokens[key], limits.prompt_tokens // 2)  # embedded, a token takes about four bytes
+        size = TEXT_BYTES * min(tokens[key], limits.prompt_tokens // 2)
+        left -= size
         if left < 0:
             break
-        chosen.append(key)
-    chunks = _chunks(run, steps, chosen, limits, used_ids)
+        chosen[key] = size
+    chunks, bare = _chunks(run, steps, chosen, limits, used_ids)
     chunk_numbers = {key: i for i, key in enumerate(chunks)}
+    problems = [
+        {
+            "benchmark": key[0],
+            "index": key[1],
+            **first[key],
+            "course": courses[key],
+            "since": since[key],
+            "greedy": [_greedy(results[key].get(step, [])) for step in steps],
+            "right": [_sampled_right(results[key].get(step, [])) for step in steps],
+            "chunk": chunk_numbers.get(key),
+        }
+        for key in order[: limits.problems]
+    ]
     table = {
         "steps": steps,
-        "stored_steps": len(sizes),
-        "problems": [
-            {
-                "benchmark": key[0],
-                "index": key[1],
-                **first[key],
-                "course": courses[key],
-                "since": since[key],
-                "greedy": [_greedy(results[key].get(step, [])) for step in steps],
-                "right": [_sampled_right(results[key].get(step, [])) for step in steps],
-                "chunk": chunk_numbers.get(key),
-            }
-            for key in order[: limits.problems]
-        ],
+        "problems": [problem | held_out_item(problem) for problem in problems],
         "stored_problems": len(order),
+        "sentence": _sentence(problems, len(order), steps, len(sizes), bare),
         "change_error": _change_error(list(results.values()), steps[0], steps[-1]),
         "sentences": held_out_sentences(list(since.values()), list(courses.values()), words, reasons),
     }
     return table, list(chunks.values())
+
+
+def _sentence(
+    problems: Sequence[Mapping[str, Any]], stored_problems: int, steps: Sequence[int], stored_steps: int, bare: int
+) -> str:
+    """The account of the problems, evaluations and answers that the page has."""
+    present = sum(problem["chunk"] is not None for problem in problems)
+    answers = (
+        "the answers to all of them" if present == len(problems) else f"the answers to {present} of them, by turns"
+    )
+    numbers = f" Of {bare} of these the texts are here, without log-probs and entropies." if bare else ""
+    return (
+        f"{_of(len(problems), stored_problems, 'problem')} at {_of(len(steps), stored_steps, 'evaluation')}, with "
+        f"{answers}.{numbers} The icons are the greedy answers, the bar is the share of right samples at the last one."
+    )
+
+
+def _of(shown: int, stored: int, noun: str) -> str:
+    plural = f"{stored:,} {noun}{'s' * (stored != 1)}"
+    return plural if shown == stored else f"{shown:,} of {plural}"
 
 
 def _samples(run: StoredRun, steps: Sequence[int]) -> Iterator[tuple[Problem, RolloutRecord]]:
@@ -101,26 +124,30 @@ def _samples(run: StoredRun, steps: Sequence[int]) -> Iterator[tuple[Problem, Ro
 
 
 def _chunks(
-    run: StoredRun, steps: Sequence[int], chosen: Sequence[Problem], limits: PageLimits, used_ids: set[int]
-) -> dict[Problem, str]:
-    """Embedded samples of the chosen problems, as many as the limit allows."""
+    run: StoredRun, steps: Sequence[int], chosen: Mapping[Problem, float], limits: PageLimits, used_ids: set[int]
+) -> tuple[dict[Problem, str], int]:
+    """Embedded samples of the chosen problems, and how many have no numbers: the texts of the others have the room."""
     records: dict[Problem, list[RolloutRecord]] = {key: [] for key in chosen}
     for key, record in _samples(run, steps):
         if key in records:
             records[key].append(record)
     chunks: dict[Problem, str] = {}
-    read = answer_reader(run.settings)
-    left = limits.held_out_bytes
+    read, bare = answer_reader(run.settings), 0
+    left, promised = float(limits.held_out_bytes), sum(chosen.values())
     for key, rows in records.items():
         rows.sort(key=lambda record: (record.step, record.base))
         greedy = {record.id for record in rows if record.base == 0}
         tree = prompt_tree(rows, limits.prompt_tokens // 2, read, greedy)
+        promised -= chosen[key]
         encoded = embed(tree)
+        if is_bare := len(encoded) > left - promised:
+            encoded = embed(tree | {"logprobs": [], "entropies": []})
         if len(encoded) <= left:
             left -= len(encoded)
+            bare += is_bare
             chunks[key] = encoded
             used_ids.update(tree["token_ids"])
-    return chunks
+    return chunks, bare
 
 
 def _greedy(answers: list[tuple[int, bool]]) -> bool | None:

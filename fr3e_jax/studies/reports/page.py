@@ -21,11 +21,14 @@ _POLICY = (
 )
 
 
-def assemble(title: str, *, scripts: Sequence[str], data: Mapping[str, str], same_origin: bool = False) -> str:
+def assemble(
+    title: str, content: str, *, scripts: Sequence[str], data: Mapping[str, str], same_origin: bool = False
+) -> str:
     """The page.
 
     Args:
       title: text of its title.
+      content: asset with the markup that the scripts fill.
       scripts: assets that become one script, in this order.
       data: embedded data by the id of the element that holds it (`embed`).
       same_origin: allow the script to ask the server that served the page; a file from disk asks nobody.
@@ -48,7 +51,8 @@ def assemble(title: str, *, scripts: Sequence[str], data: Mapping[str, str], sam
 <style>{style}</style>
 </head>
 <body>
-<div id="page"><p id="loading">Unpacking …</p></div>
+<div id="page">
+{asset(content)}</div>
 <noscript>This page draws with JavaScript. It loads nothing from a network.</noscript>
 {elements}
 <script>{script}</script>

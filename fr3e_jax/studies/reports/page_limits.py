@@ -18,7 +18,7 @@ class PageLimits:
     read_bytes: int = 240_000_000
     """Compressed rollouts that are read. They take about a processor second for 8 MB."""
     prompt_bytes: int = 9_000_000
-    held_out_bytes: int = 1_400_000
+    held_out_bytes: int = 850_000
     finding_bytes: int = 2_500_000
     metric_records: int = 3000
     """Training steps of the curves."""

@@ -7,7 +7,7 @@ success of an earlier step that was kept. The columns keep the stored numbers; l
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -21,6 +21,14 @@ ANSWER_CHARACTERS = 200
 DECIMALS = {"logprobs": 3, "entropies": 2}
 _LARGEST = 1e12  # a size that is shown; a damaged file may have larger ones
 """Of each column of numbers of tokens: more digits are noise to a reader, and most bytes of a page."""
+TRAINED = {
+    "yes": "yes",
+    "blocks": "yes, by blocks",
+    "no": "no",
+    "equal": "no, the rewards of its group are equal",
+    "eval": "no, an evaluation",
+}
+"""The phrases that say if a rollout trains."""
 TROUBLE = ("timeout", "worker_died", "error")
 """Outcomes without a verdict."""
 STRATA = ("trouble", "explored", "returned", "mixed", "all_wrong", "all_right", "ungraded")
@@ -35,25 +43,38 @@ def prompt_tree(
     max_tokens: int,
     read: AnswerReader,
     leaders: Container[str | None] | None = None,
+    *,
+    block_credit: bool = False,
 ) -> dict[str, Any]:
-    """The columns of a prompt's rollouts.
+    """The columns of a prompt's rollouts, its parents (``families``, the most changing first) and its largest entropy.
 
     Args:
       records: at least one, all of the same prompt.
       read: finds the answer in a response.
       max_tokens: tokens to keep. Beyond them a rollout has its ``length`` and other numbers, but no tokens.
       leaders: ids whose tokens are kept first; None: of the rollouts that others branch from.
+      block_credit: the setting ``explore.block_credit``.
     """
     if leaders is None:
         leaders = {record.parent for record in records if record.parent}
     with_tokens = tokens_to_keep(records, max_tokens, leaders)
     shown = [record if keep else None for record, keep in zip(records, with_tokens, strict=True)]
     extracted = [answer_of(record, read) for record in records]
+    values = fork_values(records)
+    changes = [_change(record, values) for record in records]
+    most = dict.fromkeys((record.parent for record in records if record.parent), 0.0)
+    for record, change in zip(records, changes, strict=True):
+        if record.parent:
+            most[record.parent] = max(most[record.parent], abs(change or 0.0))
     return {
         "prompt": turns_of(records[0].prompt),
+        "families": sorted(most, key=lambda parent: -most[parent]),
+        "scale": _largest_entropy(shown),
         **{name: [getattr(record, name) for record in records] for name in _COLUMNS.split()},
         "extracted": [answer and answer[:ANSWER_CHARACTERS] for answer in extracted],
         "reason": [reason(record, answer) for record, answer in zip(records, extracted, strict=True)],
+        "delta": changes,
+        "trained": [_trained(record, block_credit) for record in records],
         "length": [len(record.token_ids) for record in records],
         "tokens": [len(record.token_ids) if record else 0 for record in shown],
         "token_ids": [token for record in shown if record for token in record.token_ids],
@@ -110,28 +131,50 @@ def stratum(records: Sequence[RolloutRecord]) -> str:
     return "all_right" if all(right) else "mixed" if any(right) else "all_wrong"
 
 
-def state_values(records: Sequence[RolloutRecord]) -> dict[str | None, list[float]]:
-    """V of each parent's states by their forks, V(S_0) of the parent itself first; the mean of those with equal forks.
+def fork_values(records: Sequence[RolloutRecord]) -> dict[str, dict[int, float]]:
+    """V of each parent's states by their forks in ascending order; the mean of those with equal forks.
 
-    A parent of another step has no V(S_0): its value was that of an earlier policy.
+    V(S_0) of the parent itself is at fork 0. A parent of another step has none: its value was that of an earlier
+    policy.
     """
     by_id = {record.id: record for record in records}
-    values: dict[str | None, dict[int, dict[int | None, float]]] = {}
+    states: dict[str, dict[int, dict[int | None, float]]] = {}
     for record in records:
-        if record.kind == "state" and record.value is not None:
-            forks = values.setdefault(record.parent, {})
-            base = by_id.get(record.parent or "")
+        if record.kind == "state" and record.parent and record.value is not None:
+            forks = states.setdefault(record.parent, {})
+            base = by_id.get(record.parent)
             if base is not None and base.value is not None:
                 forks.setdefault(0, {})[0] = base.value
             forks.setdefault(record.fork, {})[record.state] = record.value
     return {
-        parent: [sum(states.values()) / len(states) for _, states in sorted(forks.items())]
-        for parent, forks in values.items()
+        parent: {fork: sum(values.values()) / len(values) for fork, values in sorted(forks.items())}
+        for parent, forks in states.items()
     }
 
 
+def _change(record: RolloutRecord, values: Mapping[str, Mapping[int, float]]) -> float | None:
+    """V of the state that a rollout leaves, less V at the fork before; None without one of them."""
+    before = [value for fork, value in values.get(record.parent or "", {}).items() if fork < record.fork]
+    return None if record.value is None or not before else record.value - before[-1]
+
+
+def _trained(record: RolloutRecord, block_credit: bool) -> str:
+    """A name of `TRAINED` that says if the tokens of a rollout train. The advantages of blocks are not stored."""
+    if record.advantage is not None:
+        return "yes"
+    if record.kind == "eval" or not record.kept:
+        return "eval" if record.kind == "eval" else "equal"
+    return "blocks" if record.kind == "base" and record.anchors and block_credit else "no"
+
+
+def _largest_entropy(records: Iterable[RolloutRecord | None]) -> float:
+    """The entropy that has the full colour: a small one has at least half a nat for it."""
+    entropies = np.asarray([*chain.from_iterable(record.entropies for record in records if record)], np.float64)
+    return round(float(np.max(entropies, where=np.isfinite(entropies), initial=0.5)), 2)
+
+
 def prompt_summary(records: Sequence[RolloutRecord]) -> dict[str, Any]:
-    """The fields that a list of prompts shows, and by which it is filtered and ordered.
+    """Counts of a prompt, for its entry in a list.
 
     ``answers`` counts the base rollouts; of a prompt without them, the continuations of its kept success. ``right`` and
     ``verdicts`` count those of them that are right, and that a verifier has judged. ``delta`` is the largest change
@@ -141,7 +184,8 @@ def prompt_summary(records: Sequence[RolloutRecord]) -> dict[str, Any]:
     first = records[0]
     answers = [record for record in records if record.kind == "base"] or records
     deltas, flips = [0.0], 0
-    for values in state_values(records).values():
+    for forks in fork_values(records).values():
+        values = [*forks.values()]
         deltas += [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
         flips += sum((a - 0.5) * (b - 0.5) < 0 for a, b in zip(values, values[1:], strict=False))
     lengths = [record.fork + len(record.token_ids) for record in records]

@@ -122,3 +122,65 @@ def charts(tables: Mapping[str, Iterable[str]]) -> list[Chart]:
             look = {"points": kind == "eval"}
             made.append({"title": title, "kind": kind, "metrics": members, "look": look, "first": False})
     return made
+
+
+class DrawnChart(Chart):
+    """A chart with what is written beside its lines."""
+
+    names: Sequence[str]
+    """Short names of the metrics, and their meanings."""
+    meanings: Sequence[str]
+    top: float | None
+    """The top of an axis beyond which some steps run out, and a note that has their values."""
+    note: str
+
+
+def measured_charts(tables: Mapping[str, Mapping[str, Sequence[float | None]]]) -> list[DrawnChart]:
+    """`charts` without the metrics that have no value, and without stacked ones that are always 0.
+
+    Args:
+      tables: the values of the metrics by their names, by ``train`` and ``eval``.
+    """
+    drawn: list[DrawnChart] = []
+    for chart in charts(tables):
+        table, look = tables[chart["kind"]], chart["look"]
+        without = (0, None) if look.get("stacked") else (None,)
+        metrics = [name for name in chart["metrics"] if any(value not in without for value in table[name])]
+        if not metrics:
+            continue
+        meanings = explanations(metrics, chart["kind"])
+        top, note = usual_top(table, metrics) if look.get("cut") else (None, "")
+        drawn.append(
+            {
+                **chart,
+                "metrics": metrics,
+                "names": short_names(metrics),
+                "meanings": [f"{name}: {meanings[name]}" if name in meanings else name for name in metrics],
+                "top": top,
+                "note": note,
+            }
+        )
+    return drawn
+
+
+def explanations(names: Iterable[str], kind: str) -> dict[str, str]:
+    """The meaning of each metric, from the table of all metrics; names without a row are left out."""
+    return {name: row.explanation for name in names if (row := find(name, kind))}
+
+
+def short_names(metrics: Sequence[str]) -> list[str]:
+    """The names without the family that all of them share."""
+    family, slash, _ = metrics[0].partition("/")
+    if not slash or not all(name.startswith(family + slash) for name in metrics):
+        return list(metrics)
+    return [name.removeprefix(family + slash).replace("_", " ") for name in metrics]
+
+
+def usual_top(table: Mapping[str, Sequence[float | None]], metrics: Sequence[str]) -> tuple[float | None, str]:
+    """The top of an axis that steps far above the others leave, such as one that compiles; and a note of them."""
+    sums = [sum(value or 0 for value in values) for values in zip(*(table[name] for name in metrics), strict=True)]
+    top = 3 * sorted(sums)[int(0.8 * len(sums))]
+    above = [f"step {step} ({value:.3g})" for step, value in zip(table["step"], sums, strict=True) if value > top]
+    if not above or not top:
+        return None, ""
+    return top, f"Beyond the axis: {', '.join(above[:4])}{' …' if len(above) > 4 else ''}"

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fr3e_jax.runs.declared_metrics import find
-from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import finding_fields
 from fr3e_jax.studies.analysis.run_curves import AXES, run_curves
@@ -15,9 +13,12 @@ from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.embedding import embed, significant
 from fr3e_jax.studies.reports.headline import headline
 from fr3e_jax.studies.reports.held_out_problems import held_out_problems
+from fr3e_jax.studies.reports.list_items import HELD_OUT_CHOICES, prompt_choices
+from fr3e_jax.studies.reports.outcome_marks import MARKS
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly
-from fr3e_jax.studies.reports.rollout_trees import DECIMALS
-from fr3e_jax.studies.reports.run_charts import charts
+from fr3e_jax.studies.reports.rollout_trees import DECIMALS, TRAINED
+from fr3e_jax.studies.reports.run_charts import DrawnChart, measured_charts
+from fr3e_jax.studies.reports.settings_table import settings_tables
 from fr3e_jax.studies.reports.shown_prompts import shown_prompts
 from fr3e_jax.studies.reports.token_pieces import pieces_of
 
@@ -55,26 +56,32 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), limits: PageLimits
     shown, left_out = _findings(findings, limits)
     codec, training = run.codec, run.training
     metrics = {"train": columns(evenly(training, limits.metric_records)), "eval": columns(run.evaluations)}
+    shown_charts = measured_charts(metrics)
+    shown_headline = headline(run, held_out.pop("change_error") if held_out else None)
+    shown_headline["facts"] += _scores(shown_charts, metrics["eval"])
     spent = run_curves(run.records).spent
     axes = [name for name in PAGE_AXES if name in spent and any(spent[name].values())]
     main = {
         "run": _description(run),
-        "headline": headline(run, held_out.pop("change_error") if held_out else None),
+        "headline": shown_headline,
         "metrics": metrics,
-        "charts": charts(metrics),
+        "charts": shown_charts,
         "axes": [(name, AXES[name]) for name in axes],
         "spent": {
             kind: {name: [significant(_total_at(spent[name], step)) for step in table["step"]] for name in axes}
             for kind, table in metrics.items()
         },
-        "explanations": {kind: explanations(table, kind) for kind, table in metrics.items()},
         "training_steps": len(training),
         "decimals": DECIMALS,
         "vocabulary": {str(token): piece for token, piece in pieces_of(codec, used_ids).items()} if codec else None,
         "prompts": shown_trees.summaries,
         "trunks": {identity: n for n, identity in enumerate(shown_trees.trunks)},
         "visits": shown_trees.visits,
-        "sampling": shown_trees.account,
+        "sampling": shown_trees.account | {"sentence": shown_trees.sentence},
+        "lists": {"prompts": prompt_choices(shown_trees.summaries), "held_out": HELD_OUT_CHOICES},
+        "outcomes": MARKS,
+        "trained": TRAINED,
+        "settings": settings_tables(run.settings, run.provenance),
         "held_out": held_out,
         "findings": shown,
         "findings_left_out": left_out,
@@ -88,28 +95,25 @@ def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [significant(record.get(name)) for record in records] for name in names if name != "kind"}
 
 
+def _scores(charts: Iterable[DrawnChart], table: Mapping[str, Sequence[Any]]) -> list[tuple[str, str]]:
+    """The course of each held-out score of the first chart of evaluations, as in ("greedy", "10.0 % → 20.0 %")."""
+    first = next((chart["metrics"] for chart in charts if chart["kind"] == "eval" and chart["first"]), [])
+    courses = {name: [value for value in table[name] if value is not None] for name in first}
+    ends = {name: dict.fromkeys((values[0], values[-1])) for name, values in courses.items()}
+    return [
+        (f"held-out {name}", "\u00a0→\u00a0".join(f"{value:.1%}" for value in values)) for name, values in ends.items()
+    ]
+
+
 def _total_at(totals: Mapping[int, float], step: int) -> float:
     """The total up to a step, or up to the one on record before it."""
     return totals[step] if step in totals else max(total for at, total in totals.items() if at <= step)
 
 
-def explanations(names: Iterable[str], kind: str) -> dict[str, str]:
-    """The meaning of each metric, from the table of all metrics; names without a row are left out."""
-    return {name: row.explanation for name in names if (row := find(name, kind))}
-
-
 def _description(run: StoredRun) -> dict[str, Any]:
-    settings, ending = run.settings, run_state(run.directory)
-    return {
-        "name": run.name,
-        "recipe": settings.get("name", ""),
-        "provenance": dict(run.provenance),
-        "summary": run.summary,
-        "state": "finished" if run.summary else ending.state,  # a run writes its page before its state
-        "reason": "" if run.summary else ending.reason,
-        "settings": {name: settings[name] for name in sorted(settings)},
-        "last_step": max([record["step"] for record in run.training], default=0),
-    }
+    environment = run.settings.get("environment.kind", "none")
+    observation = "answer of the tool" if environment == "none" else "observation"
+    return {"name": run.name, "recipe": str(run.settings.get("name", "")), "observation": observation}
 
 
 def _findings(findings: Iterable[Finding], limits: PageLimits) -> tuple[list[dict[str, Any]], list[str]]:

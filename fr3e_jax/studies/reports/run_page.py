@@ -56,7 +56,7 @@ def run_page(
     data |= {f"trunk-{n}": chunk for n, chunk in enumerate(content.trunk_chunks)}
     data |= {f"held-out-{n}": chunk for n, chunk in enumerate(content.held_out_chunks)}
     scripts = [*SCRIPTS[:-1], LIVE_SCRIPT, SCRIPTS[-1]] if live else SCRIPTS
-    return assemble(f"{run.name}: report", scripts=scripts, data=data, same_origin=live)
+    return assemble(f"{run.name}: report", "page/run.html", scripts=scripts, data=data, same_origin=live)
 
 
 def _all_findings(run: StoredRun) -> list[Finding]:

@@ -12,6 +12,7 @@ from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.studies.analysis.stored_run import StoredRun, drawn_steps
 from fr3e_jax.studies.analysis.verdicts import answer_reader, gold_of
 from fr3e_jax.studies.reports.embedding import embed
+from fr3e_jax.studies.reports.list_items import prompt_item
 from fr3e_jax.studies.reports.page_limits import PageLimits, in_turns, priority
 from fr3e_jax.studies.reports.prompt_text import question_finder, shortened
 from fr3e_jax.studies.reports.rollout_trees import STRATA, prompt_summary, prompt_tree, stratum
@@ -30,6 +31,23 @@ class ShownPrompts:
     """(step, fork, right continuations, all of them) of each state of a kept success, by its id."""
     account: dict[str, Any] = field(default_factory=dict)
     """How the prompts were chosen."""
+
+    @property
+    def sentence(self) -> str:
+        """The account in words."""
+        read, shown = sum(self.account["prompts_read"].values()), self.account["prompts_shown"]
+        stored, steps = self.account["steps_stored"], len(self.account["steps_read"])
+        if not stored:
+            return "The run has stored no rollouts (runtime.store_rollouts)."
+        some = f"{steps} of {stored} steps, one of each stretch of the run"
+        of_steps = f"all {stored} steps" if steps == stored else some
+        if steps == stored and shown == read:
+            return f"All {read:,} prompts of {of_steps} are here."
+        return (
+            f"{shown:,} of {read:,} prompts of {of_steps}: drawn at random (seed {self.account['seed']}) by turns of "
+            "those with trouble, explored, returned to, mixed, all wrong and all right ones. Of a prompt with more "
+            f"than {self.account['prompt_tokens']:,} tokens some rollouts have their numbers here, but no text."
+        )
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,7 @@ def shown_prompts(run: StoredRun, limits: PageLimits, used_ids: set[int]) -> Sho
     sizes = run.stored_bytes()
     steps = drawn_steps(sizes, limits.read_bytes, limits.seed)
     read, question = answer_reader(run.settings), question_finder(run.settings, run.codec)
+    credit = bool(run.settings.get("explore.block_credit"))
     shown, strata, left = ShownPrompts(), Counter[str](), 0.0
     wanted_trunks: set[str] = set()
     returned_to: set[str] = set()
@@ -79,7 +98,9 @@ def shown_prompts(run: StoredRun, limits: PageLimits, used_ids: set[int]) -> Sho
             records = list(group)
             for record in records:
                 if record.id in wanted_trunks:
-                    shown.trunks[record.id] = _embedded(prompt_tree([record], limits.prompt_tokens, read), used_ids)
+                    shown.trunks[record.id] = _embedded(
+                        prompt_tree([record], limits.prompt_tokens, read, block_credit=credit), used_ids
+                    )
                     left -= len(shown.trunks[record.id])
             _note_visits(shown.visits, records)
             returned_to |= _Candidate(0, records).missing_parents()
@@ -96,7 +117,7 @@ def shown_prompts(run: StoredRun, limits: PageLimits, used_ids: set[int]) -> Sho
         for candidate in in_turns(waiting, lambda candidate: candidate.stratum):
             if candidate.size > left:
                 continue
-            tree = prompt_tree(candidate.records, limits.prompt_tokens, read)
+            tree = prompt_tree(candidate.records, limits.prompt_tokens, read, block_credit=credit)
             if len(encoded := embed(tree)) <= left:
                 left -= len(encoded)
                 used_ids.update(tree["token_ids"])
@@ -104,9 +125,8 @@ def shown_prompts(run: StoredRun, limits: PageLimits, used_ids: set[int]) -> Sho
                 chosen.append((candidate.records, encoded))
         for records, encoded in sorted(chosen, key=lambda pair: pair[0][0].prompt_position, reverse=True):
             text = question(records[0].prompt)
-            shown.summaries.append(
-                prompt_summary(records) | {"question": shortened(text), "gold": shortened(gold_of(records[0]))}
-            )
+            texts = {"question": shortened(text), "gold": shortened(gold_of(records[0]))}
+            shown.summaries.append(prompt_item(prompt_summary(records)) | texts)
             shown.chunks.append(encoded)
     shown.summaries.reverse()
     shown.chunks.reverse()

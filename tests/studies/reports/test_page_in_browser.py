@@ -4,6 +4,7 @@ Chromium is the system's own (Debian: ``apt-get install chromium``); playwright 
 """
 
 import itertools
+import json
 import re
 import shutil
 import threading
@@ -30,6 +31,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine (apt-get install chromium)"),
 ]
+LONG_NAME = "a name that is longer than any other name in all of these figures"
 FINDINGS = [
     Figure(
         name="lines",
@@ -43,7 +45,7 @@ FINDINGS = [
         kind="bars",
         x_label="name",
         y_label="count",
-        series=[Series("a", ["x", "<i>y"], [1, 2]), Series("b", ["x"], [3])],
+        series=[Series("a", ["x", "<i>y", LONG_NAME], [1, 2, 1]), Series("b", ["x"], [3])],
     ),
     Figure(name="log", title="Logarithmic", y_label="y", series=[Series("a", [1, 10, 100], [1, 2, 3])], log_x=True),
     HeatMap(
@@ -52,7 +54,7 @@ FINDINGS = [
         x_label="step",
         y_label="problem",
         columns=[1, 2],
-        lines=["p", "q"],
+        lines=[LONG_NAME, "q"],
         values=[[0.0, 0.5], [None, 1.0]],
         unit="reward",
     ),
@@ -143,8 +145,8 @@ def test_clicks_lead_from_a_curve_to_a_token_with_the_stored_numbers(browser, ma
             advantage = shown.fact("rollout", "advantage")
             assert advantage == "–" if record.advantage is None else float(advantage) == record.advantage
             assert (shown.fact("token", "trained") == "yes") == (record.advantage is not None)
-        page.locator("summary", has_text="States").click()
-        assert page.locator("table tbody tr", has_text="S₁").inner_text().split("\t")[4:6] == ["0.667", "+0.417"]
+        pin = page.locator('.tree .pin[data-state="1"] title')
+        assert pin.text_content() == "S₁: V 0.667, ΔV +0.417, α 0.700"
 
 
 def _name(record):
@@ -267,8 +269,9 @@ def test_the_list_tells_what_a_prompt_has(browser, made_up):
         assert "0/2" not in timed_out.inner_text() and timed_out.locator(".share").get_attribute("title").startswith(
             "no verdict"
         )
-        widths = timed_out.locator(".share i").evaluate_all("bars => bars.map((bar) => bar.style.width)")
-        assert widths == ["0%", "0%"]
+        ends = "bar => ['--right-end', '--wrong-end'].map((end) => bar.style.getPropertyValue(end))"
+        assert timed_out.locator(".share").evaluate(ends) == ["0%", "0%"]
+        assert returned.locator(".share").evaluate(ends) == ["75%", "100%"]
         page.get_by_label("order").select_option("hardest")
         assert "question 22" in entries.last.inner_text() and "question 13" not in entries.first.inner_text()
         page.get_by_label("filter").select_option("all_wrong")
@@ -319,7 +322,7 @@ def test_keys_and_filters_move_through_prompts_branches_and_tokens(browser, made
         page.keyboard.press("ArrowRight")
         page.wait_for_url(re.compile("token="))
         page.keyboard.press("?")
-        assert page.locator("dialog[open]").count() == 1
+        assert page.locator("#help:popover-open").count() == 1
         page.keyboard.press("Escape")
         page.keyboard.press("/")
         page.keyboard.type("question 21")
@@ -363,7 +366,7 @@ def test_the_search_reads_responses_and_bounds(browser, made_up):
             ("nothing says this", []),
         ):
             view.get_by_label("search").fill(search)
-            view.locator(".list > small", has_text="reading").wait_for(state="detached")
+            view.locator(".list small", has_text="reading").wait_for(state="detached")
             entries = [text.splitlines()[0] for text in view.locator(".list li").all_inner_texts()]
             assert [text for text in entries if not re.search("[⟨<&]|javascript", text)] == found, search
 
@@ -535,12 +538,119 @@ def test_held_out_problems_show_their_answers_at_each_evaluation(browser, made_u
         assert answers.nth(1).get_by_label("text of sample 2").is_visible()
 
 
-def test_a_figure_tells_the_numbers_under_the_pointer(browser, made_up):
+def _legend(chart):
+    """The entries of the legend of a chart: label and value."""
+    pair = "rows => rows.map((row) => ['.u-label', '.u-value'].map((part) => row.querySelector(part).textContent))"
+    return chart.locator(".u-series:not(.helper)").evaluate_all(pair)
+
+
+def test_a_figure_tells_the_numbers_under_the_pointer_and_those_of_the_end(browser, made_up):
     with Shown(browser, made_up[0], address="#view=figures") as shown:
-        over = shown.page.locator("#figure-lines .u-over")
+        figure = shown.page.locator("#figure-lines")
+        last = [["training step", "3"], ["<b>a", "0.3 [0, 1]"]]
+        assert _legend(figure) == last
+        over = figure.locator(".u-over")
         box = over.bounding_box()
-        over.hover(position={"x": box["width"] - 1, "y": box["height"] / 2})
-        assert shown.page.locator("#tip").inner_text() == "training step: 3\n<b>a: 0.3 [0, 1]"
+        over.hover(position={"x": 1, "y": box["height"] / 2})
+        assert _legend(figure) == [["training step", "1"], ["<b>a", "0.1 [0, 1]"]]
+        shown.page.mouse.move(0, 0)
+        assert _legend(figure) == last
+
+
+def test_figures_have_an_index_and_whole_labels_and_all_of_them_can_be_saved(browser, made_up):
+    with Shown(browser, made_up[0], address="#view=figures") as shown:
+        page = shown.page
+        entries, panels = page.get_by_label("index of figures").get_by_role("link"), page.locator(".figures > .panel")
+        assert entries.all_inner_texts() == panels.locator("h3").all_inner_texts()
+        assert panels.get_by_role("button", name="save as CSV").count() == panels.count()
+        assert panels.get_by_role("button", name="save as PNG").count() == panels.locator(".plot").count() > 4
+        entries.last.click()
+        page.wait_for_url(re.compile(f"figure={FINDINGS[-1].name}$"))
+        assert page.locator(f"#figure-{FINDINGS[-1].name}").bounding_box()["y"] < 900
+        assert page.locator("#figure-heat tbody th").first.inner_text() == LONG_NAME
+        assert _legend(page.locator("#figure-bars"))[0] == ["name", LONG_NAME]
+        for name, content in (
+            ("bars", f'"name","a","b"\n"x",1,3\n"<i>y",2,\n"{LONG_NAME}",1,\n'),
+            ("heat", f'"problem","step","reward"\n"{LONG_NAME}",1,0\n"{LONG_NAME}",2,0.5\n"q",1,\n"q",2,1\n'),
+            ("tokens", '"token","n"\n"<script>alert(1)</script>",3\n'),
+        ):
+            with page.expect_download() as saved:
+                page.locator(f"#figure-{name}").get_by_role("button", name="save as CSV").click()
+            assert saved.value.path().read_text() == content
+
+
+def test_the_listed_prompts_are_saved_as_jsonl_and_a_response_is_copied(browser, made_up):
+    file, stored = made_up
+    with Shown(browser, file, address="#view=prompts&filter=explored&search=step%3D2&prompt=2/20") as shown:
+        page, view = shown.page, shown.page.locator("#view-prompts")
+        with page.expect_download() as saved:
+            view.get_by_role("button", name="JSONL").click()
+        assert saved.value.suggested_filename == "prompts.jsonl"
+        prompts = [json.loads(line) for line in saved.value.path().read_text(encoding="utf-8").splitlines()]
+        assert [(prompt["step"], prompt["question"], prompt["gold"]) for prompt in prompts] == [(2, "2+20=", "10")]
+        codec = StoredRun.open(file.parent).codec
+        rollouts = {rollout["id"]: rollout for rollout in prompts[0]["rollouts"]}
+        assert rollouts.keys() == {identity for identity in stored if identity.startswith("2/20/")}
+        for identity, rollout in rollouts.items():
+            record = stored[identity]
+            shared = stored[record.parent].token_ids[: record.fork] if record.parent else []
+            assert rollout["response"] == codec.decode([*shared, *record.token_ids], special_tokens=True)
+            assert (rollout["reward"], rollout["advantage"]) == (record.reward, record.advantage)
+        page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+        page.locator('.tree .lane[aria-label^="S₁, branch 1:"]').click()
+        page.locator(".reading").get_by_role("button", name="copy the text").click()
+        page.get_by_role("button", name="copied").wait_for()
+        assert page.evaluate("window.copied") == rollouts["2/20/0/1/1"]["response"]
+
+
+OVERLAPS = """
+nodes => {
+  const boxes = nodes.map((node) => node.getBoundingClientRect()).filter((box) => box.width && box.height);
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  return boxes.flatMap((a, n) => boxes.slice(n + 1).filter((b) => meet(a, b))).length;
+}"""
+
+
+def test_paper_is_light_shows_swatches_and_nothing_overlaps(browser, made_up):
+    with Shown(browser, made_up[0], dark=True, address="#view=prompts&prompt=1/10&rollout=1/10/0") as shown:
+        page = shown.page
+        page.locator(".reading").wait_for()
+        page.emulate_media(media="print")
+        page.wait_for_selector("html[data-theme=light]")
+        assert not page.locator("#view-prompts .list").is_visible() and not page.locator("nav").first.is_visible()
+        for parts in ("#view-prompts .chosen-item > *", ".reading > .panel > *", "#view-prompts > *, header, .pane"):
+            assert page.locator(parts).evaluate_all(OVERLAPS) == (parts.endswith(".pane")), parts  # the pane is within
+        drawing, room = (page.locator(node).bounding_box() for node in (".tree .scroll svg", ".tree .scroll"))
+        assert drawing["width"] <= room["width"] + 1
+        assert page.locator(".reading div.text").evaluate("box => box.scrollHeight <= box.clientHeight + 1")
+        for view, swatch in (("curves", ".u-marker"), ("figures", ".ramp"), ("prompts", ".ramp")):
+            page.evaluate(f"location.hash = 'view={view}'")
+            page.locator(f"#view-{view}").wait_for(state="visible")
+            visible = page.locator(f"#view-{view} {swatch}:visible")
+            assert visible.count() > 0
+            exact = "all => all.every((one) => getComputedStyle(one).printColorAdjust === 'exact')"
+            assert visible.evaluate_all(exact)
+            assert page.locator(f"#view-{view} .panel:not(.panel .panel)").evaluate_all(OVERLAPS) == 0
+        page.emulate_media(media="screen")
+        page.wait_for_selector("html[data-theme=dark]")
+
+
+def test_settings_that_differ_come_first_and_can_be_searched(browser, made_up):
+    with Shown(browser, made_up[0], address="#view=settings") as shown:
+        page = shown.page
+        tables = page.locator(".settings details")
+        titles = [text.partition(" (")[0] for text in tables.locator("summary").all_inner_texts()]
+        assert titles == [
+            "Said on the command line",
+            "From the recipe, other than the default",
+            "Origin",
+            "As the default",
+        ]
+        names = tables.nth(1).locator("tbody td:first-child").all_inner_texts()
+        assert names == ["model.tokenizer", "name"] and tables.nth(1).is_visible()
+        assert tables.nth(3).get_attribute("open") is None
+        page.get_by_label("search a setting").fill("returns.size")
+        assert tables.nth(3).locator("tbody tr").all_inner_texts() == ["returns.size\t0"]
 
 
 def test_a_comparison_tells_the_numbers_of_the_runs_and_shows_a_hostile_name_as_text(browser, tmp_path):
@@ -548,12 +658,13 @@ def test_a_comparison_tells_the_numbers_of_the_runs_and_shows_a_hostile_name_as_
     hostile = "</script><img src=x onerror=\"document.title='taken'\">\u202e\x1b[31m<!--"
     with Shown(browser, write_comparison_page(tmp_path, [hostile, "plain"])) as shown:
         page = shown.page
-        over = page.locator(".u-over")
+        over = page.locator(".curve .u-over")
         box = over.bounding_box()
         over.hover(position={"x": box["width"] * 2 / 3, "y": box["height"] / 2})
         middle = 0.25 + 0.25 * 2 / 3
-        axis, *_, plain = page.locator("#tip").inner_text().splitlines()
-        assert (axis, plain) == ("sampled tokens: 200", f"plain: {(middle + 0.75) / 2:.4g} [{middle:.4g}, 0.75]")
+        axis, *_, plain = _legend(page.locator(".curve"))
+        assert axis == ["sampled tokens", "200"]
+        assert plain == ["plain", f"{(middle + 0.75) / 2:.4g} [{middle:.4g}, 0.75]"]
         cells = page.locator("#figure-runs td").all_inner_texts()
         assert cells[0].startswith("</script><img src=x") and "⟨U+202E⟩" in cells[0] and "300" in cells
         flags = page.get_by_label("before you compare").locator("li").all_inner_texts()

@@ -13,6 +13,7 @@ from reported_runs import STEPS, write_reported_run
 
 from fr3e_jax.runs.rollout_store import write_rollouts
 from fr3e_jax.studies.analysis.figure import Figure, Series, TextTable
+from fr3e_jax.studies.analysis.run_groups import default_settings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.held_out_problems import held_out_problems
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly
@@ -24,7 +25,9 @@ from fr3e_jax.studies.reports.rollout_trees import (
     stratum,
     tokens_to_keep,
 )
-from fr3e_jax.studies.reports.run_data import collect, explanations
+from fr3e_jax.studies.reports.run_charts import explanations, measured_charts
+from fr3e_jax.studies.reports.run_data import collect
+from fr3e_jax.studies.reports.settings_table import settings_tables
 
 
 def unpacked(text):
@@ -43,11 +46,26 @@ def content(made_up):
 
 
 def test_the_metrics_of_a_page_are_explained_by_the_table(content):
-    told = content.main["explanations"]
-    assert told["train"]["clip/low"] == "trained tokens whose ratio was clipped below (share, 0 to 1)"
-    assert told["eval"]["greedy"] == "mean over the greedy answers (reward, higher is better)"
-    for kind, metrics in content.main["metrics"].items():
-        assert set(told[kind]) == set(metrics) - {"step", "my/own"}
+    told = {
+        (chart["kind"], metric): meaning
+        for chart in content.main["charts"]
+        for metric, meaning in zip(chart["metrics"], chart["meanings"], strict=True)
+    }
+    assert told["train", "clip/low"] == "clip/low: trained tokens whose ratio was clipped below (share, 0 to 1)"
+    assert told["eval", "greedy"] == "greedy: mean over the greedy answers (reward, higher is better)"
+    assert [metric for (_, metric), meaning in told.items() if meaning == metric] == ["my/own"]
+    assert told.keys() == {(kind, name) for kind, table in content.main["metrics"].items() for name in table} - {
+        ("train", "step"),
+        ("eval", "step"),
+    }
+
+
+def test_a_step_that_compiles_runs_out_of_the_axis_and_a_note_has_its_value():
+    table = {"step": [*range(1, 11)], "seconds/a": [90.0, *[1.0] * 9], "seconds/b": [None, *[0.5] * 9]}
+    (chart,) = measured_charts({"train": table})
+    assert (chart["top"], chart["note"], chart["names"]) == (4.5, "Beyond the axis: step 1 (90)", ["a", "b"])
+    (even,) = measured_charts({"train": table | {"seconds/a": [1.0] * 10}})
+    assert (even["top"], even["note"]) == (None, "")
 
 
 def test_a_name_of_a_users_own_has_no_explanation():
@@ -160,7 +178,7 @@ def test_prompts_of_each_stratum_are_drawn_by_turns_where_a_page_is_too_small(ma
         "all_wrong": 3,
         "all_right": 3,
     }
-    assert {"trouble", "explored"} <= {prompt["stratum"] for prompt in small.main["prompts"]}
+    assert {"trouble", "explored"} <= {tag for prompt in small.main["prompts"] for tag in prompt["tags"]}
     assert small.held_out_chunks == [] and len(small.main["held_out"]["problems"]) == 2
     assert collect(StoredRun.open(made_up[0]), limits=limits).prompt_chunks == small.prompt_chunks
 
@@ -172,6 +190,49 @@ def test_held_out_problems_show_when_they_were_solved(content):
     assert (learned["course"], learned["greedy"], learned["right"]) == ("learned", [False, True], [[0, 2], [1, 2]])
     assert (unsolved["course"], unsolved["greedy"]) == ("unsolved", [False, False])
     assert unpacked(content.held_out_chunks[learned["chunk"]])["step"] == [0, 0, 0, STEPS, STEPS, STEPS]
+
+
+def test_held_out_answers_that_have_no_room_for_their_numbers_keep_their_texts(made_up, content):
+    whole = sum(map(len, content.held_out_chunks))
+    lean = collect(StoredRun.open(made_up[0]), limits=PageLimits(held_out_bytes=whole - 200))
+    trees = [unpacked(chunk) for chunk in lean.held_out_chunks]
+    assert [bool(tree["logprobs"]) for tree in trees] == [True, False] and all(tree["token_ids"] for tree in trees)
+    sentence = lean.main["held_out"]["sentence"]
+    assert "with the answers to all of them. Of 1 of these the texts are here, without log-probs" in sentence
+    none = collect(StoredRun.open(made_up[0]), limits=PageLimits(held_out_bytes=0)).main["held_out"]
+    assert "with the answers to 0 of them" in none["sentence"]
+    assert [problem["facts"][-1] for problem in none["problems"]] == ["no text here"] * 2
+
+
+def test_an_entry_of_a_list_has_the_filters_that_it_passes_and_its_place_in_each_order(content):
+    by_address = {item["address"]: item for item in content.main["prompts"]}
+    tags = {address: {*item["tags"]} for address, item in by_address.items() if address.startswith("2/")}
+    assert tags == {
+        "2/20": {"mixed", "explored", "flips", "right", "wrong"},
+        "2/21": {"mixed", "right", "wrong"},
+        "2/22": {"trouble", "ungraded", "timeout"},
+        "2/23": {"all_right", "right"},
+        "2/24": {"all_wrong", "cut", "no_answer"},
+        "2/13": {"mixed", "returned", "right", "wrong"},
+        "2/11": {"all_right", "returned", "right"},
+    }
+    ranked = sorted(tags, key=lambda address: by_address[address]["order"]["hardest"])
+    assert ranked[0] == "2/24" and ranked[-1] == "2/22"
+    filters = dict(content.main["lists"]["prompts"]["filters"])
+    assert filters["timeout"] == "some: verifier timed out" and set().union(*tags.values()) <= {*filters}
+
+
+def test_settings_of_the_command_line_come_before_those_of_the_recipe_and_the_usual_ones():
+    settings = default_settings() | {"seed": 7, "name": "a", "training.max_steps": 3}
+    provenance = {"command": "fr3e train x.yaml training.max_steps=3 seed=7 --note='a b' model.none=1"}
+    said, recipe, origin, usual = settings_tables(settings, provenance)
+    assert said["rows"] == [
+        ("seed", "7", "0"),
+        ("training.max_steps", "3", str(default_settings()["training.max_steps"])),
+    ]
+    assert recipe["rows"] == [("name", "a", default_settings()["name"])] and usual["folded"]
+    assert len(usual["rows"]) == len(settings) - 3 and origin["rows"] == [("command", provenance["command"])]
+    assert settings_tables(settings, {"command": "an open 'quote"})[0]["rows"] == []
 
 
 def test_findings_are_there_with_all_fields_and_those_too_large_are_named(made_up):

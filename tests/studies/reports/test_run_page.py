@@ -23,6 +23,7 @@ from fr3e_jax.studies.analysis.finding_content import finding_content
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports import run_page as run_page_module
 from fr3e_jax.studies.reports.embedding import asset
+from fr3e_jax.studies.reports.outcome_marks import MARKS
 from fr3e_jax.studies.reports.run_data import RunData
 from fr3e_jax.studies.reports.run_page import SCRIPTS, PageAtTheEnd, run_page, write_report
 from fr3e_jax.studies.reports.server import LivePage, make_server
@@ -90,9 +91,9 @@ def test_page_shows_the_findings_that_needed_the_model(tmp_path, monkeypatch):
         run_page(StoredRun.open(path))
 
 
-def test_script_knows_each_outcome_of_a_verdict():
-    known = re.findall(r"^  (\w+): \{word:", asset("page/outcomes.js"), re.MULTILINE)
-    assert set(get_args(Outcome)) <= set(known)
+def test_each_outcome_of_a_verdict_has_a_mark_of_its_own_word():
+    assert set(get_args(Outcome)) <= MARKS.keys()
+    assert len({mark["word"] for mark in MARKS.values()}) == len(MARKS)
 
 
 def test_no_asset_makes_markup_or_programs_from_text():

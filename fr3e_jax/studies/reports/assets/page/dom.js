@@ -16,14 +16,12 @@ function filled(node, attributes, children) {
     if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? '' : value);
   }
-  for (const child of children.flat()) {
-    if (child !== null && child !== undefined && child !== false) node.append(child);
-  }
-  return node;
+  return replace(node, ...children);
 }
 
+// Children may be nested; null, undefined and false are none.
 function replace(node, ...children) {
-  node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  node.replaceChildren(...children.flat(Infinity).filter((child) => (child ?? false) !== false));
   return node;
 }
 
@@ -31,13 +29,9 @@ function button(label, action, attributes = {}) {
   return element('button', {type: 'button', onclick: action, ...attributes}, label);
 }
 
-// A drop-down list of [value, label] pairs.
-function choice(label, options, value, changed, attributes = {}) {
-  const list = element(
-    'select',
-    {'aria-label': label, ...attributes},
-    options.map(([name, text]) => element('option', {value: name}, text)),
-  );
+// Fill a drop-down list with [value, label] pairs.
+function choice(list, options, value, changed) {
+  list.replaceChildren(...options.map(([name, text]) => new Option(visible(String(text)), name)));
   list.value = value;
   list.addEventListener('change', () => changed(list.value));
   return list;
@@ -66,20 +60,12 @@ function number(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
-function signed(value, digits = 2) {
-  return value === null ? '–' : (value < 0 ? '−' : '+') + Math.abs(value).toFixed(digits);
+function fixed(value, digits = 2, plus = '') {
+  return (value ?? null) === null ? '–' : (value < 0 ? '−' : plus) + Math.abs(value).toFixed(digits);
 }
 
-function fixed(value, digits = 2) {
-  return value === null || value === undefined ? '–' : (value < 0 ? '−' : '') + Math.abs(value).toFixed(digits);
-}
-
-function plural(count, one, many = `${one}s`) {
-  return `${count.toLocaleString('en')} ${count === 1 ? one : many}`;
-}
-
-function outOf(shown, all, one) {
-  return shown === all ? plural(all, one) : `${shown.toLocaleString('en')} of ${plural(all, one)}`;
+function plural(count, noun) {
+  return `${count.toLocaleString('en')} ${noun}${count === 1 ? '' : 's'}`;
 }
 
 function shortened(text, length) {
@@ -91,40 +77,42 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-function tip(event, text) {
-  const box = document.getElementById('tip');
-  box.textContent = text;
-  box.hidden = false;
-  const {width, height} = box.getBoundingClientRect();
-  box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
-  box.style.top = `${event.clientY + height + 26 > innerHeight ? event.clientY - height - 12 : event.clientY + 18}px`;
-}
-
-function hideTip() {
-  document.getElementById('tip').hidden = true;
-}
-
 // Show the text of what the pointer is over, if `textAt` has one.
 function showTips(node, textAt) {
+  const box = document.getElementById('tip');
   node.addEventListener('pointermove', (event) => {
     const text = textAt(event.target);
-    if (text) tip(event, text);
-    else hideTip();
+    box.hidden = !text;
+    if (!text) return;
+    box.textContent = text;
+    box.style.left = `min(${event.clientX + 14}px, 100vw - ${box.offsetWidth + 8}px)`;
+    box.style.top = `min(${event.clientY + 18}px, 100vh - ${box.offsetHeight + 8}px)`;
   });
-  node.addEventListener('pointerleave', hideTip);
+  node.addEventListener('pointerleave', () => (box.hidden = true));
   return node;
 }
 
-// A table of rows of cells: texts, elements within cells, or cells themselves.
+// A table of rows of cells: texts, or cells themselves.
 function tableElement(head, rows) {
   const cell = (content, name) => (/^T[DH]$/.test(content.nodeName) ? content : element(name, {}, content));
-  const line = (cells, name) => element('tr', {}, cells.map((content) => cell(content, name)));
+  const line = (cells, name) => element('tr', {}, ...cells.map((content) => cell(content, name)));
   return element(
     'table',
     {},
-    head && element('thead', {}, line(head, 'th')),
-    element('tbody', {}, rows.map((cells) => line(cells, 'td'))),
+    element('thead', {}, line(head, 'th')),
+    element(
+      'tbody',
+      {},
+      rows.map((row) => line(row, 'td')),
+    ),
   );
+}
+
+// A list of terms with their values, texts or elements; a pair may be false.
+function details(label, pairs) {
+  const pair = ([name, value]) =>
+    element('div', {}, element('dt', {}, name), element('dd', {'data-fact': name}, value));
+  return element('dl', {class: 'details', 'aria-label': label}, pairs.filter(Boolean).map(pair));
 }
 
 function noteElement(...children) {

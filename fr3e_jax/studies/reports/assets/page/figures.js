@@ -1,64 +1,47 @@
-// Figures of analyses, drawn from their numbers: charts, heat maps and tables.
+// Figures of analyses, drawn from their numbers: charts, heat maps and tables, with an index.
 
-function figuresView() {
-  const body = element('div', {class: 'figures'});
+function figuresView(node) {
+  let shown = null;
   const left = page.findings_left_out;
-  const view = element(
-    'section',
-    {},
-    page.findings.length ? null : element('p', {}, 'There are no figures for this run.'),
-    left.length ? noteElement(`Too large for this page, see fr3e analyse: ${left.map(visible).join('; ')}`) : null,
-    body,
-  );
-  view.drawn = () => {
-    clearPlots(body);
-    const panels = page.findings.map((finding) => [findingPanel(finding), finding]);
-    replace(body, panels.map(([panel]) => panel));
-    for (const [panel, finding] of panels) if (finding.type === 'Figure') drawFigure(panel.querySelector('.plot'), finding);
+  const empty = page.findings.length ? '' : 'There are no figures for this run.';
+  const large = left.length ? `Too large for this page, see fr3e analyse: ${left.map(visible).join('; ')}` : '';
+  const panels = page.findings.map(findingPanel);
+  const show = (name) => {
+    shown = name;
+    document.getElementById(`figure-${name}`)?.scrollIntoView();
   };
-  return view;
+  node.querySelector('.note').textContent = empty + large;
+  replace(node.querySelector('.figures'), panels);
+  const address = (name) => `#view=figures&figure=${encodeURIComponent(name)}`;
+  const links = page.findings.map(({name, title}) => element('a', {href: address(name)}, visible(title)));
+  replace(node.querySelector('.index'), links);
+  return {
+    drawn: () => panels.forEach((panel) => panel.draw()),
+    state: () => [['figure', shown]],
+    restore: (state) => show(state.get('figure')),
+  };
 }
 
-// The panel of a finding. A figure is drawn into its place once that is in the page.
+// The panel of a finding. Once it is in the page, `draw` draws its plot.
 function findingPanel(finding) {
-  const content = {Figure: figurePlace, HeatMap: heatMap, TextTable: findingTable}[finding.type](finding);
+  const [content, columns] = {Figure: figureContent, HeatMap: heatMap, TextTable: findingTable}[finding.type](finding);
+  const buttons = columns && saveButtons(finding.title, columns);
   const origin = [finding.note, finding.source].filter(Boolean).join(' — ');
-  return element(
-    'div',
-    {class: 'panel', id: `figure-${finding.name}`},
-    element('h3', {}, visible(finding.title)),
-    content,
-    origin ? noteElement(visible(origin)) : null,
-  );
+  const note = origin && noteElement(visible(origin));
+  const panel = titledPanel(finding.title, {id: `figure-${finding.name}`}, buttons, content, note);
+  panel.draw = (height) => finding.type === 'Figure' && drawFigure(panel, finding, height);
+  return panel;
 }
 
-function findingTable(finding) {
-  const cell = (content) =>
-    typeof content === 'number'
-      ? element('td', {class: 'number'}, number(content))
-      : element('td', {class: 'text'}, visible(content ?? '–'));
-  return element(
-    'div',
-    {class: 'scroll'},
-    tableElement(
-      finding.columns.map(visible),
-      finding.cells.map((cells) => cells.map(cell)),
-    ),
-  );
+function figureContent({title, y_label: yLabel}) {
+  return [
+    element('div', {class: 'figure'}, element('small', {class: 'muted'}, visible(yLabel)), plotPlace(title)),
+    null,
+  ];
 }
 
-function figurePlace({title, series}) {
-  const entries = series.map(({name}, n) => legendEntry(`var(--c${(n % 8) + 1})`, visible(name)));
-  return element(
-    'div',
-    {class: 'figure'},
-    series.length > 1 ? element('div', {class: 'legend'}, entries) : null,
-    element('div', {class: 'plot', role: 'img', 'aria-label': visible(title)}),
-  );
-}
-
-// All series of a figure on one axis. Under the pointer, a tip has the numbers of all of them.
-function drawFigure(place, finding, height = 250) {
+// All series of a figure on one axis.
+function drawFigure(panel, finding, height = 225) {
   const x = [...new Set(finding.series.flatMap((series) => series.x))];
   if (x.every((value) => typeof value === 'number')) x.sort((a, b) => a - b);
   const lines = finding.series.map((series, n) => {
@@ -67,24 +50,22 @@ function drawFigure(place, finding, height = 250) {
     const [y, low, high] = [series.y, series.low, series.high].map(column);
     return {name: series.name, y, low, high, colour: colour(`c${(n % 8) + 1}`)};
   });
-  const told = (i) =>
-    lines
-      .filter((line) => (line.y[i] ?? null) !== null)
-      .map(({name, y, low, high}) => {
-        const interval = low && (low[i] ?? null) !== null ? ` [${number(low[i])}, ${number(high[i])}]` : '';
-        return `${visible(name)}: ${number(y[i])}${interval}`;
-      });
-  drawPlot(place, {
-    ...{x, lines, height, bars: finding.kind === 'bars', points: true, xLog: finding.log_x},
-    xLabel: finding.x_label,
-    yLabel: finding.y_label,
-    onCursor: (i, plot) => {
-      if (i === null) return hideTip();
-      const {left, top} = plot.over.getBoundingClientRect();
-      const where = `${visible(finding.x_label)}: ${typeof x[i] === 'number' ? number(x[i]) : visible(x[i])}`;
-      tip({clientX: left + plot.cursor.left, clientY: top + plot.cursor.top}, [where, ...told(i)].join('\n'));
-    },
-  });
+  const bars = finding.kind === 'bars';
+  const spec = {x, xLabel: finding.x_label, lines, height, bars, points: true, xLog: finding.log_x};
+  drawPlot(panel.querySelector('.plot'), spec);
+  replace(panel.querySelector('.buttons'), saveButtons(finding.title, plotColumns(spec), lines));
+}
+
+function findingTable({columns, cells}) {
+  const cell = (content) =>
+    typeof content === 'number'
+      ? element('td', {class: 'number'}, number(content))
+      : element('td', {class: 'text'}, visible(content ?? '–'));
+  const table = tableElement(
+    columns.map(visible),
+    cells.map((row) => row.map(cell)),
+  );
+  return [element('div', {class: 'scroll'}, table), columns.map((name, n) => [name, cells.map((row) => row[n])])];
 }
 
 // Values by colour at the crossings of two axes.
@@ -99,13 +80,20 @@ function heatMap({columns, lines, values, unit, x_label: xLabel, y_label: yLabel
     return box;
   };
   const ramp = element('i', {class: 'ramp reward'});
-  return element(
+  const key = element(
     'div',
-    {class: 'heat'},
-    element('div', {class: 'key'}, element('span', {}, number(low), ramp, `${number(high)} ${visible(unit)}`)),
-    tableElement(
-      [visible(xLabel), ...columns.map((column, c) => (c % every ? '' : shortened(column, 12)))],
-      lines.map((line, r) => [element('th', {}, shortened(line, 22)), ...values[r].map((value, c) => cell(value, r, c))]),
-    ),
+    {class: 'key'},
+    element('span', {}, number(low), ramp, `${number(high)} ${visible(unit)}`),
   );
+  const table = tableElement(
+    [visible(xLabel), ...columns.map((column, c) => (c % every ? '' : visible(String(column))))],
+    values.map((row, r) => [element('th', {}, visible(String(lines[r]))), ...row.map((value, c) => cell(value, r, c))]),
+  );
+  const at = (column) => values.flatMap((row, r) => row.map((value, c) => column(r, c, value)));
+  const numbers = [
+    [yLabel, at((r) => lines[r])],
+    [xLabel, at((_r, c) => columns[c])],
+    [unit || 'value', at((_r, _c, value) => value)],
+  ];
+  return [element('div', {class: 'heat'}, key, table), numbers];
 }

@@ -1,4 +1,8 @@
 // A list to choose from: search, filters, order, and one stop of the tab key, in which arrows move.
+//
+// An item has address, question, problem, gold and chunk (the id of its rollouts, or null); tags (filters that it
+// passes), order (numbers by the names of orders, smallest first), bounds ({name: [least, most]} for the search) and
+// for its entry facts (texts), share ([right, with a verdict, all], or null), and icons (right, wrong or null).
 
 const LIST_LIMIT = 3000;
 const BOUND = /\b(step|reward|length)\s*(<=|>=|<|>|=)\s*(-?[\d.]+)/g;
@@ -10,95 +14,115 @@ const EXCEEDS = {
   '=': ([least, most], value) => least <= value && value <= most,
 };
 
-// `spec` has label, items, filters and orders ([name, label, function]), placeholder, ranges(item) ({name: [least,
-// most]}), facts(item) (text that the search reads), chunk(item) (of its rollouts, or null), entry(item), open(item).
-function makeList(spec) {
-  const list = {filter: 'all', order: spec.orders[0][0], search: '', shown: [], chosen: null, ...spec};
-  const choose = (name, options) =>
-    choice(name, options, list[name], (value) => {
-      list[name] = value;
-      showList(list);
-      remember();
-    });
-  list.entries = element('ol', {'aria-label': spec.label, onkeydown: moveFocus});
-  list.count = element('small', {class: 'muted'});
-  list.fields = {
-    search: element('input', {
-      type: 'search',
-      placeholder: spec.placeholder,
-      title: 'words of question, gold answer and responses; also step=3, reward<0.5, length>100',
-      'aria-label': 'search',
-      oninput: (event) => {
-        list.search = event.target.value;
-        showList(list);
-        remember();
-      },
-    }),
-    filter: choose(
-      'filter',
-      spec.filters.map(([name, label, test]) => [name, `${label} (${list.items.filter(test).length})`]),
-    ),
-    order: choose('order', spec.orders),
+// `spec` has label, items, filters and orders ([name, label] pairs, the first is the usual one), open(item).
+function makeList(node, spec) {
+  const list = {node, search: element('input', {type: 'search', 'aria-label': 'search'}), ...spec};
+  list.search.placeholder = 'words, reward<0.5, step=3  ( / )';
+  list.search.title = 'words of question, gold answer and responses; also step=3, reward<0.5, length>100';
+  const changed = () => {
+    showList(list);
+    remember();
   };
-  const {search, filter, order} = list.fields;
-  list.node = element('div', {class: 'list panel'}, search, rowElement(filter, order), list.count, list.entries);
+  const counted = list.filters.map(([name, label]) => [name, `${label} (${passing(list, name).length})`]);
+  list.search.addEventListener('input', changed);
+  list.filter = choice(element('select', {'aria-label': 'filter'}), counted, list.filters[0][0], changed);
+  list.order = choice(element('select', {'aria-label': 'order'}), list.orders, list.orders[0][0], changed);
+  list.entries = element('ol', {'aria-label': list.label, onkeydown: moveFocus});
+  list.count = element('small', {class: 'muted'});
+  const save = button('save these as JSONL', () => saveItems(list));
+  replace(node, list.search, rowElement(list.filter, list.order), rowElement(list.count, save), list.entries);
+  showList(list);
   return list;
 }
 
-// What the address says of a list, and a list as an address says.
+// The fields of a list by their names in the address, with their usual values.
+function listFields(list) {
+  return [
+    ['filter', list.filter, list.filters[0][0]],
+    ['order', list.order, list.orders[0][0]],
+    ['search', list.search, ''],
+  ];
+}
+
 function listState(list) {
-  return ['filter', 'order', 'search'].map((name) => [name, list[name] === listDefault(list, name) ? null : list[name]]);
+  return listFields(list).map(([name, field, usual]) => [name, field.value === usual ? null : field.value]);
 }
 
 function restoreList(list, state) {
-  for (const name of ['filter', 'order', 'search']) {
-    const value = state.get(name) ?? listDefault(list, name);
-    const known = name === 'search' || list[`${name}s`].some(([option]) => option === value);
-    list[name] = list.fields[name].value = known ? value : listDefault(list, name);
+  for (const [name, field, usual] of listFields(list)) {
+    field.value = state.get(name) ?? usual;
+    if (!field.value) field.value = usual;
   }
   showList(list);
 }
 
-function listDefault(list, name) {
-  return {filter: 'all', order: list.orders[0][0], search: ''}[name];
+function passing(list, filter) {
+  return list.items.filter(({tags}) => filter === list.filters[0][0] || tags.includes(filter));
 }
 
 function showList(list) {
-  const test = list.filters.find(([name]) => name === list.filter)[2];
-  const bounds = [...list.search.matchAll(BOUND)].map(([, name, sign, value]) => [name, sign, Number(value)]);
-  const words = list.search.replace(BOUND, '').trim().toLowerCase();
-  const holds = (item, [name, sign, value]) => {
-    const range = list.ranges(item)[name];
-    return Boolean(range) && EXCEEDS[sign](range, value);
-  };
-  const says = (item) => !words || list.facts(item).toLowerCase().includes(words) || item.text?.includes(words);
-  list.shown = list.items.filter((item) => test(item) && bounds.every((bound) => holds(item, bound)) && says(item));
-  list.shown.sort(list.orders.find(([name]) => name === list.order)[2]);
-  replace(list.entries, list.shown.slice(0, LIST_LIMIT).map((item) => entryOf(list, item)));
-  const unread = words ? list.items.filter((item) => item.text === undefined && list.chunk(item) !== null).length : 0;
+  const search = list.search.value;
+  const bounds = [...search.matchAll(BOUND)];
+  const words = search.replace(BOUND, '').trim().toLowerCase();
+  const isWithin = (item) =>
+    bounds.every(([, name, sign, value]) => item.bounds[name] && EXCEEDS[sign](item.bounds[name], Number(value)));
+  const says = (text) => text?.toLowerCase().includes(words);
+  const isSaid = ({question, problem, gold, text}) => !words || [question, problem, gold, text].some(says);
+  const place = (item) => item.order[list.order.value] ?? 0;
+  list.shown = passing(list, list.filter.value).filter((item) => isWithin(item) && isSaid(item));
+  list.shown.sort((a, b) => place(a) - place(b));
+  const entries = list.shown.slice(0, LIST_LIMIT).map((item) => entryOf(list, item));
+  list.entries.replaceChildren(...entries);
+  const isUnread = words && list.items.some((item) => item.text === undefined && item.chunk !== null);
+  const counts = [list.shown.length, list.items.length].map((count) => count.toLocaleString('en'));
   const more = list.shown.length > LIST_LIMIT ? `; the first ${LIST_LIMIT} are listed` : '';
-  list.count.textContent = `${list.shown.length.toLocaleString('en')} of ${list.items.length.toLocaleString('en')}${more}`;
-  if (unread) list.count.append('; reading the responses …');
+  list.count.textContent = `${counts.join(' of ')}${more}${isUnread ? '; reading the responses …' : ''}`;
   markChosen(list);
-  if (unread) readResponses(list);
+  if (isUnread) readResponses(list, search);
 }
 
 // The texts of all responses, for the search. A newer search takes over, and so does a newer page.
-async function readResponses(list) {
-  const {search} = list;
-  const over = () => list.search !== search || !list.entries.isConnected;
+async function readResponses(list, search) {
+  const isOver = () => list.search.value !== search || !list.entries.isConnected;
   for (const item of list.items) {
-    if (over()) return;
-    if (item.text === undefined && list.chunk(item) !== null)
-      item.text = texts((await unpack(list.chunk(item))).token_ids).join('').toLowerCase();
+    if (isOver()) return;
+    if (item.text === undefined && item.chunk !== null)
+      item.text = texts((await unpack(item.chunk)).token_ids).join('');
   }
-  if (!over()) showList(list);
+  if (!isOver()) showList(list);
+}
+
+// A line for each item that is listed, with its rollouts.
+async function saveItems(list) {
+  const lines = [];
+  for (const {text, tags, order, bounds, share, facts, icons, chunk, ...fields} of list.shown) {
+    const of = chunk === null ? null : await tree(chunk);
+    const rollouts = of?.rollouts.map((rollout) => plain(of, rollout));
+    lines.push(`${JSON.stringify({...fields, prompt: of?.prompt, rollouts})}\n`);
+  }
+  saveFile(`${list.label}.jsonl`, lines, 'application/jsonl');
 }
 
 function entryOf(list, item) {
-  const entry = button(list.entry(item), () => list.open(item), {tabindex: -1});
+  const question = element(
+    'span',
+    {class: 'text question'},
+    visible(item.question || item.problem).replaceAll('\n', '↵'),
+  );
+  const iconFor = (solved) => (solved === null ? '–' : iconElement(page.outcomes[solved ? 'right' : 'wrong']));
+  const facts = item.facts.map((fact) => element('span', {}, visible(fact)));
+  const small = element('small', {}, item.icons?.map(iconFor), item.share && shareBar(item.share), facts);
+  const entry = button([question, small], () => list.open(item), {tabindex: -1});
   entry.item = item;
   return element('li', {}, entry);
+}
+
+// Right blue, wrong orange, without a verdict grey.
+function shareBar([right, verdicts, all]) {
+  const bar = element('span', {class: 'share', title: verdicts ? `${right} of ${all} right` : `no verdict on ${all}`});
+  bar.style.setProperty('--right-end', `${(100 * right) / (all || 1)}%`);
+  bar.style.setProperty('--wrong-end', `${(100 * verdicts) / (all || 1)}%`);
+  return bar;
 }
 
 function markChosen(list) {
@@ -109,10 +133,9 @@ function markChosen(list) {
     entry.tabIndex = entry === (chosen ?? entries[0]) ? 0 : -1;
   }
   if (!chosen) return;
-  const box = list.entries.getBoundingClientRect(),
-    place = chosen.getBoundingClientRect();
-  if (place.top < box.top || place.bottom > box.bottom)
-    list.entries.scrollTop += place.top - box.top - box.height / 2;
+  const [box, place] = [list.entries, chosen].map((node) => node.getBoundingClientRect());
+  const isInSight = box.top <= place.top && place.bottom <= box.bottom;
+  if (!isInSight) list.entries.scrollTop += place.top - box.top - box.height / 2;
 }
 
 // Arrows, Home and End move the focus within a group of buttons that is one stop of the tab key: up and down in a list,
@@ -132,14 +155,4 @@ function moveFocus(event) {
 function neighbour(list, way) {
   const next = list.shown[list.shown.indexOf(list.chosen) + way];
   if (next) list.open(next);
-}
-
-// Right blue, wrong orange, without a verdict grey.
-function shareBar(right, verdicts, all, title) {
-  const part = (tone, count) => {
-    const bar = element('i', {class: tone});
-    bar.style.width = `${(100 * count) / all}%`;
-    return bar;
-  };
-  return element('span', {class: 'share', title}, part('right', right), part('wrong', verdicts - right));
 }

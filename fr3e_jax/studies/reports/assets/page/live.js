@@ -10,7 +10,7 @@ async function askForNews() {
   try {
     const {shown, newest} = await (await fetch('version', {cache: 'no-store'})).json();
     servedVersion ??= shown;
-    if (newest !== servedVersion && !document.querySelector('dialog[open]')) {
+    if (newest !== servedVersion && !document.querySelector(':popover-open')) {
       const asked = performance.now();
       const newer = await (await fetch('./', {cache: 'no-store'})).text();
       await takeOver(new DOMParser().parseFromString(newer, 'text/html'));
@@ -27,27 +27,26 @@ async function askForNews() {
 async function takeOver(newer) {
   document.querySelectorAll(DATA).forEach((node) => node.remove());
   document.body.append(...newer.querySelectorAll(DATA));
+  const states = Object.entries(views).map(([name, view]) => [name, new Map(view.state())]);
+  const lists = [...document.querySelectorAll('.list ol')].map((list) => list.scrollTop);
+  const focused = document.activeElement;
+  const label = focused.ariaLabel;
+  const caret = focused.type === 'search' ? focused.selectionStart : null;
+  const [top, shown] = [scrollY, shownView];
   page = await unpack('main');
   unpacked.clear();
-  const states = Object.entries(views).map(([name, {node}]) => [name, node.state?.() ?? []]);
-  const lists = [...document.querySelectorAll('.list ol')].map((list) => list.scrollTop);
-  const [top, focused] = [scrollY, document.activeElement];
-  const label = focused?.getAttribute('aria-label');
-  const caret = focused?.type === 'search' ? focused.selectionStart : null;
-  const shown = shownView;
+  document.getElementById('page').replaceWith(newer.getElementById('page'));
   build();
   shownView = null;
   await follow();
-  for (const [name, state] of states) {
-    const kept = state.filter(([, value]) => value !== null && value !== undefined);
-    if (name !== shown && kept.length) await views[name].node.restore(new Map(kept));
-  }
-  [...document.querySelectorAll('.list ol')].forEach((list, n) => (list.scrollTop = lists[n] ?? 0));
+  for (const [name, state] of states) if (name !== shown) await views[name].restore(state);
+  document.querySelectorAll('.list ol').forEach((list, n) => (list.scrollTop = lists[n] ?? 0));
   scrollTo(0, top);
-  const again = label && [...views[shown].node.querySelectorAll('[aria-label]')].find((node) => node.ariaLabel === label);
+  const again =
+    label && [...views[shown].node.querySelectorAll('[aria-label]')].find((node) => node.ariaLabel === label);
   again?.focus({preventScroll: true});
   if (again && caret !== null) again.setSelectionRange(caret, caret);
-  replace(document.getElementById('fresh'), `newer steps, ${new Date().toLocaleTimeString()}`);
+  document.getElementById('fresh').textContent = `newer steps, ${new Date().toLocaleTimeString()}`;
 }
 
 setTimeout(askForNews, ASK_EVERY);

@@ -1,58 +1,15 @@
 // What the run was: the verdict, what to look at, its scores and what it spent; and every setting.
 
-function headlineElement() {
-  const {facts, verdict, alerts, changes, progress} = page.headline;
-  const sentences = page.held_out?.sentences ?? [];
-  const leads = ({text, place}) => button(visible(text), () => showPlace(place));
-  return element(
-    'div',
-    {class: 'headline', 'aria-label': 'what happened'},
-    element('p', {class: 'verdict'}, visible(verdict)),
-    alerts.length
-      ? element(
-          'ul',
-          {class: 'alerts', 'aria-label': 'look at'},
-          alerts.map((alert) => element('li', {}, leads(alert))),
-        )
-      : noteElement('No alerts: entropy, gap of sampler and trainer, clipping, verdicts, lengths and learning rate were checked.'),
-    sentences.length ? element('ul', {class: 'sentences', 'aria-label': 'held-out problems'}, sentences.map((sentence) => element('li', {}, leads(sentence)))) : null,
-    changes.length ? rowElement(noteElement('half of its change had the'), changes.map(leads)) : null,
-    element(
-      'dl',
-      {class: 'details', 'aria-label': 'the run'},
-      [...facts, ['state', page.run.reason || page.run.state], ...progressFacts(progress)].map(([name, value]) =>
-        element('div', {}, element('dt', {}, name), element('dd', {'data-fact': name}, visible(value))),
-      ),
-    ),
-    scoreCards(),
-  );
-}
-
-function progressFacts({step, max_steps: steps, sampled_tokens: tokens, max_sampled_tokens: most, left}) {
-  const of = (limit) => (limit ? ` of ${number(limit)}` : '');
-  return [
-    ['training steps', number(step) + of(steps)],
-    ...(tokens ? [['sampled tokens', number(tokens) + of(most)]] : []),
-    ...(left ? [['left', left]] : []),
-  ];
-}
-
-function scoreCards() {
-  const table = page.metrics.eval,
-    [chart] = page.charts.filter(({kind, first}) => kind === 'eval' && first);
-  const known = (chart?.metrics ?? []).map((name) => [name, table[name].filter((value) => value !== null)]);
-  return element(
-    'div',
-    {class: 'facts'},
-    known.map(([name, values]) =>
-      element(
-        'div',
-        {class: 'fact panel'},
-        element('b', {}, [...new Set([values[0], values.at(-1)])].map((value) => `${(100 * value).toFixed(1)}%`).join('\u00a0→\u00a0')),
-        element('span', {}, `held-out ${visible(name)}`),
-      ),
-    ),
-  );
+function fillHeadline(node) {
+  const {verdict, facts, alerts, changes} = page.headline;
+  const lead = ({text, place}) => button(visible(text), () => showPlace(place));
+  const items = (leads) => leads.map((target) => element('li', {}, lead(target)));
+  const fact = ([name, value]) => [name, visible(value)];
+  node.querySelector('.verdict').textContent = visible(verdict);
+  replace(node.querySelector('.alerts'), items(alerts));
+  replace(node.querySelector('.sentences'), items(page.held_out?.sentences ?? []));
+  node.querySelector('.changes').append(...changes.map(lead));
+  node.querySelector('.details').replaceWith(details('the run', facts.map(fact)));
 }
 
 // Where an alert leads: the chart of a metric, the prompts that pass a filter, or a setting.
@@ -66,42 +23,35 @@ function showPlace({view, metric, filter, order, setting}) {
     restoreList(prompts.list, new Map([['filter', filter]]));
     if (prompts.list.shown.length) openPrompt(prompts.list.shown[0]);
   }
-  if (setting) {
-    settingSearch.value = setting;
-    settingSearch.dispatchEvent(new Event('input'));
-  }
+  if (setting) views.settings.restore(new Map([['search', setting]]));
   for (const node of document.querySelectorAll('.chart')) {
-    const pointed = node.dataset.metrics.split('\n').includes(metric);
-    node.classList.toggle('pointed', pointed);
-    if (pointed) node.scrollIntoView({block: 'center'});
+    const isPointed = node.dataset.metrics.split('\n').includes(metric);
+    node.classList.toggle('pointed', isPointed);
+    if (isPointed) node.scrollIntoView({block: 'center'});
   }
 }
 
-let settingSearch = null;
-
-function settingsView() {
-  const {run} = page;
-  const rows = (pairs) =>
-    tableElement(
-      null,
-      pairs.map(([name, value]) => [
-        element('th', {}, visible(name)),
-        element('td', {class: 'text'}, visible(typeof value === 'string' ? value : JSON.stringify(value))),
-      ]),
-    );
-  settingSearch = element('input', {type: 'search', placeholder: 'search a setting', 'aria-label': 'search a setting'});
-  const place = element('div', {class: 'scroll'});
-  const list = () => replace(place, rows(Object.entries(run.settings).filter(([name]) => name.includes(settingSearch.value))));
-  settingSearch.addEventListener('input', list);
-  const view = element(
-    'section',
-    {},
-    element('h2', {}, 'Origin'),
-    element('div', {class: 'scroll'}, rows(Object.entries(run.provenance))),
-    element('h2', {}, 'Settings'),
-    settingSearch,
-    place,
-  );
-  view.drawn = list;
-  return view;
+// The settings by where they come from. Those that are as usual are folded, unless they are searched for.
+function settingsView(node) {
+  const search = node.querySelector('input');
+  const cell = (text) => element('td', {class: 'text'}, visible(text));
+  const tableOf = ({title, columns, rows, folded}) => {
+    const shown = rows.filter(([name]) => name.includes(search.value)).map((row) => row.map(cell));
+    const open = shown.length > 0 && (!folded || search.value !== '');
+    const content = element('div', {class: 'scroll'}, tableElement(columns, shown));
+    return element('details', {open}, element('summary', {}, `${title} (${shown.length})`), content);
+  };
+  const draw = () => replace(node.querySelector('.settings'), page.settings.map(tableOf));
+  search.addEventListener('input', () => {
+    draw();
+    remember();
+  });
+  return {
+    drawn: draw,
+    state: () => [['search', search.value]],
+    restore: (state) => {
+      search.value = state.get('search') ?? '';
+      draw();
+    },
+  };
 }

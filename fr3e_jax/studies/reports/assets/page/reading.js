@@ -11,9 +11,9 @@ function nameOf(rollout) {
 function readingPane(of) {
   const shown = [look.selected, look.compared].filter((rollout) => rollout);
   const whole = shown.map((rollout) => response(of, rollout));
-  const difference = shown.length === 2 ? firstDifference(whole[0], whole[1]) : null;
-  const fold = (event) => {
-    look.folded = !event.target.open;
+  const difference = shown.length === 2 ? firstDifference(...whole) : null;
+  const fold = ({target}) => {
+    look.folded = !target.open;
     remember();
   };
   return element(
@@ -23,53 +23,42 @@ function readingPane(of) {
     element(
       'div',
       {class: shown.length === 2 ? 'reading two' : 'reading'},
-      shown.map((rollout, i) => rolloutPanel(of, rollout, whole[i], difference, i === 0)),
+      shown.map((rollout, i) => rolloutPanel(of, rollout, whole[i], difference)),
     ),
   );
 }
 
 // The first position at which two responses differ. Without the tokens of a parent, a response begins at its fork.
-function firstDifference(one, other) {
+function firstDifference(left, right) {
   const idAt = (whole, position) => whole[position - (whole[0]?.position ?? 0)]?.id;
-  let position = Math.max(one[0]?.position ?? 0, other[0]?.position ?? 0);
-  while (idAt(one, position) !== undefined && idAt(one, position) === idAt(other, position)) position++;
+  let position = Math.max(left[0]?.position ?? 0, right[0]?.position ?? 0);
+  while (idAt(left, position) !== undefined && idAt(left, position) === idAt(right, position)) position++;
   return position;
 }
 
-function rolloutPanel(of, rollout, whole, difference, first) {
+function rolloutPanel(of, rollout, whole, difference) {
   const outcome = outcomeOf(rollout);
+  const isSelected = rollout === look.selected;
   const base = rollout.kind === 'base' ? rollout : of.byId.get(rollout.parent);
-  const anchors = new Set(base ? base.anchors : []);
-  const box = element('div', {
-    class: 'text',
-    tabindex: 0,
-    role: 'textbox',
-    'aria-readonly': 'true',
-    'aria-label': `text of ${nameOf(rollout)}`,
+  const lastAnchor = rollout === base ? Infinity : rollout.fork;
+  const kindsAt = (position) => ({
+    anchor: position <= lastAnchor && base?.anchors.includes(position),
+    chosen: isSelected && look.token === position,
+    'first-difference': position === difference,
+    different: difference !== null && position > difference,
   });
-  const spans = tokenSpans(of, whole);
-  spans.forEach((span, i) => {
-    const {position} = whole[i];
-    const kinds = {
-      anchor: anchors.has(position) && position <= (rollout === base ? Infinity : rollout.fork),
-      chosen: first && look.token === position,
-      'first-difference': position === difference,
-      different: difference !== null && position > difference,
-    };
-    for (const [kind, holds] of Object.entries(kinds)) if (holds) span.classList.add(kind);
-  });
-  box.append(...turnsOf(of, whole, spans));
-  if (!rollout.whole)
-    box.append(noteElement(`The text of its ${plural(rollout.length, 'token')} is not in this page.`));
-  showTips(box, (target) => {
-    const token = tokenOf(target, whole);
-    return token && tokenTip(of, token.rollout, token.index);
-  });
-  box.addEventListener('click', (event) => {
-    const token = tokenOf(event.target, whole);
-    if (token && first) pick(rollout, token.position);
-  });
-  const chosen = first && look.token !== null ? whole.find((token) => token.position === look.token) : null;
+  const parted =
+    difference > (whole.at(-1)?.position ?? -1)
+      ? 'has no token after the shared ones'
+      : `first difference at token ${difference}`;
+  const content = responseElement(of, rollout, whole, kindsAt);
+  if (isSelected) {
+    content.addEventListener('click', ({target}) => {
+      const token = tokenOf(target, whole);
+      if (token) pick(rollout, token.position);
+    });
+  }
+  const chosen = isSelected && whole.find((token) => token.position === look.token);
   return element(
     'div',
     {class: 'panel'},
@@ -77,123 +66,103 @@ function rolloutPanel(of, rollout, whole, difference, first) {
       iconElement(outcome),
       element('b', {}, nameOf(rollout)),
       element('span', {class: `tone ${outcome.tone}`}, outcome.word),
-      difference === null
-        ? null
-        : element(
-            'span',
-            {class: 'note'},
-            difference > (whole.at(-1)?.position ?? -1)
-              ? 'has no token after the shared ones'
-              : `first difference at token ${difference}`,
-          ),
+      difference !== null && element('span', {class: 'note'}, parted),
     ),
-    verdictElement(rollout),
-    box,
-    chosen ? tokenDetails(chosen, texts(whole.map((token) => token.id))[whole.indexOf(chosen)]) : null,
+    content,
+    chosen && element('div', {'aria-live': 'polite'}, details('token', tokenFacts(whole, chosen.position))),
     rolloutDetails(rollout),
   );
 }
 
+// The verdict and the text of a response. `kindsAt(position)` has the classes of a token that hold.
+function responseElement(of, rollout, whole, kindsAt = () => ({})) {
+  const spans = tokenSpans(of, whole, kindsAt);
+  const missing = `The text of its ${plural(rollout.length, 'token')} is not in this page.`;
+  const label = `text of ${nameOf(rollout)}`;
+  const box = element(
+    'div',
+    {class: 'text', tabindex: 0, role: 'textbox', 'aria-readonly': 'true', 'aria-label': label},
+    turnsOf(whole, spans),
+    !rollout.whole && noteElement(missing),
+  );
+  showTips(box, (target) => {
+    const token = tokenOf(target, whole);
+    return token && tokenTip(whole, token.position);
+  });
+  const copy = rollout.whole && copyButton('copy the text', () => texts(whole.map((token) => token.id)).join(''));
+  return element('div', {}, rowElement(verdictElement(rollout), copy), box);
+}
+
 // The answer that the verifier read, and why it judged so.
 function verdictElement(rollout) {
-  const answer = rollout.extracted === null ? 'none' : element('span', {class: 'text'}, visible(rollout.extracted));
-  const gold = element('span', {class: 'text'}, visible(goldOf()));
+  const {gold} = (shownView === 'held-out' ? held : prompts).list.chosen;
+  const text = (words) => element('span', {class: 'text'}, visible(words));
   return details('verdict', [
-    ['answer', answer],
-    ['gold answer', goldOf() ? gold : 'not stored'],
+    ['answer', rollout.extracted === null ? 'none' : text(rollout.extracted)],
+    ['gold answer', gold ? text(gold) : 'not stored'],
     ['reason', rollout.reason || 'no verdict'],
   ]);
 }
 
-function goldOf() {
-  return (shownView === 'held-out' ? held : prompts).list.chosen.gold;
-}
-
 // The tokens of a response in its turns: what a tool or an environment wrote folds.
-function turnsOf(of, whole, spans = tokenSpans(of, whole)) {
+function turnsOf(whole, spans) {
   if (!whole.some((token) => token.tool)) return spans;
   const turns = [];
   whole.forEach(({tool}, i) => {
-    if (turns.at(-1)?.tool !== tool) turns.push({tool, spans: []});
-    turns.at(-1).spans.push(spans[i]);
+    if (turns.at(-1)?.tool !== tool) turns.push({tool, inside: []});
+    turns.at(-1).inside.push(spans[i]);
   });
-  const observed = (page.run.settings['environment.kind'] ?? 'none') === 'none' ? 'answer of the tool' : 'observation';
+  const {observation} = page.run;
   let count = 0;
-  return turns.map(({tool, spans: inside}) => {
-    const name = tool ? `${observed} ${count}` : `turn ${++count}`;
+  return turns.map(({tool, inside}) => {
+    const name = tool ? `${observation} ${count}` : `turn ${++count}`;
     const open = !tool || inside.length <= SHORT_TURN || inside.some((span) => span.classList.contains('chosen'));
-    const title = element('summary', {}, `${name}, ${plural(inside.length, 'token')}`);
-    return element('details', {class: 'turn', open}, title, inside);
+    return element(
+      'details',
+      {class: 'turn', open},
+      element('summary', {}, `${name}, ${plural(inside.length, 'token')}`),
+      inside,
+    );
   });
 }
 
 // The tokens of a text, coloured by entropy.
-function tokenSpans(of, tokens) {
-  const scale = entropyScale(of),
-    written = texts(tokens.map((token) => token.id));
-  return tokens.map((token, i) => {
-    const span = element('span', {class: 'tk', 'data-at': token.position}, visible(written[i]));
-    if (token.shared) span.classList.add('shared');
-    if (token.tool) span.classList.add('tool');
-    span.style.setProperty('--h', Math.round(55 * Math.min(1, (token.entropy ?? 0) / scale)));
+function tokenSpans(of, tokens, kindsAt) {
+  const written = texts(tokens.map((token) => token.id));
+  return tokens.map(({position, shared, tool, entropy}, i) => {
+    const span = element('span', {class: 'tk', 'data-at': position}, visible(written[i]));
+    const kinds = {shared, tool, ...kindsAt(position)};
+    for (const [kind, holds] of Object.entries(kinds)) if (holds) span.classList.add(kind);
+    span.style.setProperty('--h', Math.round(55 * Math.min(1, (entropy ?? 0) / of.scale)));
     return span;
   });
 }
 
-function tokenOf(target, whole) {
-  const at = target.dataset?.at;
-  return at === undefined ? null : whole.find((token) => token.position === Number(at));
+function tokenOf({dataset}, whole) {
+  return dataset.at === undefined ? null : whole.find((token) => token.position === Number(dataset.at));
 }
 
-function trains(token) {
-  const {rollout} = token;
-  if (token.shared) return 'not in this rollout, it shares the token';
-  if (token.tool) return 'no, a tool wrote it';
-  if (rollout.advantage !== null) return 'yes';
-  if (rollout.kind === 'eval') return 'no, an evaluation';
-  if (!rollout.kept) return 'no, the rewards of its group are equal';
-  return trainsByBlocks(rollout) ? 'yes, by blocks' : 'no';
+// What is known of the token at a position of a response.
+function tokenFacts(whole, position) {
+  const at = whole.findIndex((token) => token.position === position);
+  const token = whole[at];
+  const {logprobs, entropies} = page.decimals;
+  const trained = token.tool ? 'no, a tool wrote it' : page.trained[token.rollout.trained];
+  return [
+    ['token', spelled(texts(whole.map(({id}) => id))[at])],
+    ['id', String(token.id)],
+    ['position', String(position)],
+    ['log-prob', fixed(token.logprob, logprobs)],
+    ['probability', number((token.logprob ?? null) === null ? null : Math.exp(token.logprob))],
+    ['entropy', fixed(token.entropy, entropies)],
+    ['token advantage', token.tool ? '–' : exact(token.rollout.advantage)],
+    ['trained', token.shared ? 'not in this rollout, it shares the token' : trained],
+  ];
 }
 
-// The blocks of a base rollout between its anchors have advantages of their own, which are not stored.
-function trainsByBlocks(rollout) {
-  return (
-    rollout.kind === 'base' &&
-    rollout.kept &&
-    rollout.anchors.length > 0 &&
-    Boolean(page.run.settings['explore.block_credit'])
-  );
-}
-
-function trainsSomehow(rollout) {
-  return rollout.advantage !== null || trainsByBlocks(rollout);
-}
-
-function details(label, pairs) {
-  return element(
-    'dl',
-    {class: 'details', 'aria-label': label},
-    pairs.map(([name, value]) =>
-      element('div', {}, element('dt', {}, name), element('dd', {'data-fact': name}, value)),
-    ),
-  );
-}
-
-function tokenDetails(token, text) {
-  return element(
-    'div',
-    {'aria-live': 'polite'},
-    details('token', [
-      ['token', element('span', {class: 'text'}, spelled(text))],
-      ['id', String(token.id)],
-      ['position', String(token.position)],
-      ['log-prob', fixed(token.logprob, page.decimals.logprobs)],
-      ['probability', number(Math.exp(token.logprob), 4)],
-      ['entropy', fixed(token.entropy, page.decimals.entropies)],
-      ['token advantage', token.tool ? '–' : exact(token.rollout.advantage)],
-      ['trained', trains(token)],
-    ]),
-  );
+function tokenTip(whole, position) {
+  const lines = tokenFacts(whole, position).map((fact) => fact.join(' '));
+  return lines.join('\n');
 }
 
 // All digits that were stored.
@@ -202,17 +171,17 @@ function exact(value) {
 }
 
 function rolloutDetails(rollout) {
+  const value = rollout.kind === 'state' ? `V(S${subscript(rollout.state)})` : 'V(S₀)';
   const facts = [
     ['reward', exact(rollout.reward)],
     ['outcome', rollout.outcome ?? 'not graded'],
     ['advantage', exact(rollout.advantage)],
     ['tokens', rollout.fork ? `${rollout.fork} shared + ${rollout.length}` : String(rollout.length)],
     ['ended', rollout.finished ? 'by a stop token' : 'at the length cap'],
+    rollout.value !== null && [value, exact(rollout.value)],
+    rollout.alpha !== null && ['α', exact(rollout.alpha)],
+    rollout.answers.length > 0 && ['tool texts', String(rollout.answers.length)],
+    ['id', rollout.id],
   ];
-  if (rollout.value !== null)
-    facts.push([rollout.kind === 'state' ? `V(S${subscript(rollout.state)})` : 'V(S₀)', exact(rollout.value)]);
-  if (rollout.alpha !== null) facts.push(['α', exact(rollout.alpha)]);
-  if (rollout.answers.length) facts.push(['tool texts', String(rollout.answers.length)]);
-  facts.push(['id', rollout.id]);
   return details('rollout', facts);
 }

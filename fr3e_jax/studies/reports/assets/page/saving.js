@@ -1,47 +1,56 @@
 // What a reader takes out of a page: files that the browser makes itself, and copies.
 
-function saveFile(name, content) {
-  const link = element('a', {href: URL.createObjectURL(content), download: name.replace(/[^\w.@-]+/g, '_')});
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+function saveFile(name, parts, type) {
+  const address = URL.createObjectURL(new Blob(parts, {type}));
+  element('a', {href: address, download: name.replace(/[^\w.@-]+/g, '_')}).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
-// Buttons that save the numbers of a chart, columns as [name, values], and its picture with title and legend.
-function saveButtons(title, columns, place, lines) {
-  const save = (label, action) => button(label, action, {'aria-label': `${visible(title)}: save as ${label.toUpperCase()}`});
-  return [
-    save('csv', () => saveFile(`${title}.csv`, new Blob([csv(columns())], {type: 'text/csv'}))),
-    save('png', () => picture(title, place, lines).toBlob((content) => saveFile(`${title}.png`, content))),
-  ];
+// A button that copies a text.
+function copyButton(label, text) {
+  return button(label, ({target}) => {
+    const say = (words) => () => replace(target, words);
+    const written = navigator.clipboard?.writeText(text()) ?? Promise.reject(new Error('no clipboard'));
+    written.then(say('copied'), say('the browser does not allow it'));
+  });
+}
+
+// Buttons that save numbers, columns as [name, values], and the picture of a plot with title and legend.
+function saveButtons(title, columns, lines = null) {
+  const label = (kind) => ({'aria-label': `${visible(title)}: save as ${kind}`});
+  const asNumbers = () => saveFile(`${title}.csv`, [csv(columns)], 'text/csv');
+  const asPicture = ({target}) =>
+    picture(title, target.closest('.panel').querySelector('canvas'), lines).toBlob((content) =>
+      saveFile(`${title}.png`, [content], 'image/png'),
+    );
+  return [button('csv', asNumbers, label('CSV')), lines && button('png', asPicture, label('PNG'))];
 }
 
 // Numbers and quoted texts; a text that a spreadsheet would read as a formula gets an apostrophe.
 function csv(columns) {
-  const cell = (value) =>
-    value === null || value === undefined
-      ? ''
-      : typeof value === 'number'
-        ? String(value)
-        : `"${visible(value).replace(/^[=+\-@]/, "'$&").replaceAll('"', '""')}"`;
+  const quoted = (text) =>
+    `"${visible(String(text))
+      .replace(/^[=+\-@]/, "'$&")
+      .replaceAll('"', '""')}"`;
+  const cell = (value) => ((value ?? null) === null ? '' : typeof value === 'number' ? String(value) : quoted(value));
   const rows = columns[0][1].map((_, i) => columns.map(([, values]) => cell(values[i])).join(','));
-  return [columns.map(([name]) => cell(name)).join(','), ...rows, ''].join('\n');
+  return [columns.map(([name]) => quoted(name)).join(','), ...rows, ''].join('\n');
 }
 
-function picture(title, place, lines) {
-  const plot = place.querySelector('canvas'),
-    scale = devicePixelRatio,
-    line = 18 * scale,
-    canvas = element('canvas', {width: plot.width, height: plot.height + (lines.length + 2) * line}),
-    pen = canvas.getContext('2d');
-  const write = (text, x, y, tone, bold = '') => {
+function picture(title, plot, lines) {
+  const scale = devicePixelRatio;
+  const line = 18 * scale;
+  const canvas = element('canvas', {width: plot.width, height: plot.height + (lines.length + 2) * line});
+  const pen = canvas.getContext('2d');
+  const write = (text, row, tone, weight = '') => {
     pen.fillStyle = tone;
-    pen.font = `${bold} ${13 * scale}px system-ui, sans-serif`;
-    pen.fillText(text, x, y);
+    pen.font = `${weight} ${13 * scale}px system-ui, sans-serif`;
+    pen.fillText(text, line, (row + 1) * line);
   };
   pen.fillStyle = colour('panel');
   pen.fillRect(0, 0, canvas.width, canvas.height);
-  write(visible(title), line, line, colour('ink'), 'bold');
-  lines.forEach((one, n) => write(`■ ${visible(one.name)}`, line, (n + 2) * line, one.colour));
+  write(visible(title), 0, colour('ink'), 'bold');
+  lines.forEach((series, n) => write(`■ ${visible(series.name)}`, n + 1, series.colour));
   pen.drawImage(plot, 0, (lines.length + 1.5) * line);
   return canvas;
 }

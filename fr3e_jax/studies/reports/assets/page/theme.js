@@ -1,31 +1,25 @@
-// The colours of day and night: the reader's choice, else that of the system.
+// The colours of day and night: the reader's choice, else that of the system. Paper is light.
 
-function savedTheme() {
-  try {
-    return localStorage.getItem('fr3e-theme');
-  } catch {
-    return null; // a page from disk may have no storage
-  }
+const systemIsDark = matchMedia('(prefers-color-scheme: dark)');
+const onPaper = matchMedia('print');
+let chosenTheme = null;
+try {
+  chosenTheme = localStorage.getItem('fr3e-theme');
+} catch {
+  /* a page from disk may have no storage; the choice holds until it closes */
 }
 
-function theme(chosen) {
-  const dark = chosen ? chosen === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
-  document.documentElement.dataset.theme = dark ? 'dark' : 'light';
+function showTheme() {
+  const isDark = !onPaper.matches && (chosenTheme ?? (systemIsDark.matches ? 'dark' : 'light')) === 'dark';
+  document.documentElement.dataset.theme = isDark ? 'dark' : 'light';
   document.dispatchEvent(new Event('theme'));
 }
 
 function switchTheme() {
-  const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
-  try {
-    localStorage.setItem('fr3e-theme', next);
-  } catch {
-    /* the choice holds for this page only */
-  }
-  theme(next);
+  chosenTheme = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
+  showTheme();
+  localStorage?.setItem('fr3e-theme', chosenTheme);
 }
 
-function themeButton() {
-  return button('light / dark', switchTheme, {id: 'theme'});
-}
-
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => theme(savedTheme()));
+systemIsDark.addEventListener('change', showTheme);
+onPaper.addEventListener('change', showTheme);

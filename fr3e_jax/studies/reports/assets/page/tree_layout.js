@@ -4,60 +4,23 @@
 const ROW = 25;
 const GROUP_HEAD = 20;
 
-// Bases and parents from which states were explored; a parent of an earlier step is an id without a rollout here.
-function familiesOf(of) {
-  return [...new Set(of.rollouts.filter((rollout) => rollout.parent).map((rollout) => rollout.parent))];
-}
-
-function statesOf(of, parent) {
-  const states = new Map();
-  for (const rollout of of.rollouts) {
-    if (rollout.parent !== parent || rollout.parent === null) continue;
-    if (!states.has(rollout.state)) {
-      states.set(rollout.state, {
-        j: rollout.state,
-        fork: rollout.fork,
-        value: rollout.value,
-        alpha: rollout.alpha,
-        rollouts: [],
-      });
-    }
-    states.get(rollout.state).rollouts.push(rollout);
-  }
-  const list = [...states.values()].sort((a, b) => a.fork - b.fork || a.j - b.j);
-  const base = of.byId.get(parent);
-  // States of several visits may have one fork: changes are those from the mean of the fork before.
-  const forks = Map.groupBy(list, (state) => state.fork);
-  let before = base && !base.isKept ? base.value : null;
-  for (const [fork, together] of forks) {
-    for (const state of together)
-      state.delta = fork === 0 || before === null || state.value === null ? null : state.value - before;
-    before = together.reduce((sum, state) => sum + state.value, 0) / together.length;
-  }
-  return list;
-}
-
 // The groups of lanes below a trunk: its states from the last to the first, then the base rollouts of the prompt.
 function groupsOf(of, parent) {
   const isKept = of.byId.get(parent)?.isKept;
-  const titled = (state) => `S${subscript(state.j)}${isKept ? `, from token ${state.fork}` : ''}`;
-  const states = statesOf(of, parent).map((state) => ({...state, title: titled(state)}));
-  states.sort((a, b) => b.fork - a.fork || b.j - a.j);
-  const bases = of.rollouts.filter(({kind, id, isKept}) => kind !== 'state' && id !== parent && !isKept);
-  if (bases.length) {
-    const value = bases[0].kind === 'base' ? bases[0].value : null;
-    states.push({
-      j: 0,
-      fork: 0,
-      value,
-      alpha: null,
-      delta: null,
-      rollouts: bases,
-      base: true,
-      title: parent === null ? 'from the prompt' : 'S₀, from the prompt',
-    });
-  }
-  return states;
+  const branches = of.rollouts.filter((rollout) => rollout.parent === parent && parent !== null);
+  const states = [...Map.groupBy(branches, ({state}) => state).values()];
+  const groups = states.map((rollouts) => {
+    const [{state: j, fork, value, delta, alpha}] = rollouts;
+    return {j, fork, value, delta, alpha, rollouts, title: `S${subscript(j)}${isKept ? `, from token ${fork}` : ''}`};
+  });
+  groups.sort((a, b) => b.fork - a.fork || b.j - a.j);
+  const rollouts = of.rollouts.filter(
+    (rollout) => rollout.kind !== 'state' && rollout.id !== parent && !rollout.isKept,
+  );
+  const value = rollouts[0]?.kind === 'base' ? rollouts[0].value : null;
+  const title = parent === null ? 'from the prompt' : 'S₀, from the prompt';
+  const fromPrompt = {j: 0, fork: 0, value, alpha: null, delta: null, rollouts, base: true, title};
+  return rollouts.length ? [...groups, fromPrompt] : groups;
 }
 
 function subscript(j) {
@@ -88,38 +51,23 @@ function layoutOf(of, parent, width, zoom, scrolled) {
   let y = trunk ? top.trunk + 34 : values ? top.bars + 12 : 22;
   for (const group of groups) {
     group.y = y;
-    y += GROUP_HEAD;
-    group.rows = group.rollouts.map((rollout) => {
-      const row = {rollout, y};
-      y += ROW;
-      return row;
-    });
-    y += 6;
+    group.rows = group.rollouts.map((rollout, n) => ({rollout, y: group.y + GROUP_HEAD + n * ROW}));
+    y += GROUP_HEAD + group.rows.length * ROW + 6;
   }
   const x = (position) => MARGIN.left + position * cell;
-  return {
-    trunk,
-    parent,
-    groups,
-    cell,
-    pool,
-    longest,
-    from,
-    to,
-    x,
-    top,
-    height: y + 4,
-    width: Math.max(x(longest) + MARGIN.right, width),
-  };
+  const size = {height: y + 4, width: Math.max(x(longest) + MARGIN.right, width)};
+  return {trunk, groups, cell, pool, longest, from, to, x, top, ...size};
 }
 
 // Positions of tokens at round distances, for an axis.
-function axisTicks(layout) {
-  const least = 70 / layout.cell,
-    power = 10 ** Math.floor(Math.log10(least));
-  const every = Math.max(1, [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least));
-  const ticks = [];
-  for (let at = Math.max(0, Math.floor(layout.from / every) * every); at <= Math.min(layout.longest, layout.to); at += every)
-    ticks.push(at);
-  return ticks;
+function axisTicks({cell, from, to, longest}) {
+  const least = 70 / cell;
+  const power = 10 ** Math.floor(Math.log10(least));
+  const every = Math.max(
+    1,
+    [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least),
+  );
+  const first = Math.max(0, Math.floor(from / every));
+  const count = Math.max(0, Math.floor(Math.min(longest, to) / every) - first + 1);
+  return Array.from({length: count}, (_, n) => (first + n) * every);
 }

@@ -25,8 +25,8 @@ async function withTrunks(of) {
   return of;
 }
 
-// Columns of all tokens or of the prompt; the others have a value for each rollout.
-const FLAT = new Set(['prompt', 'token_ids', 'logprobs', 'entropies']);
+// Fields of all tokens or of the prompt; the others are columns with a value for each rollout.
+const FLAT = new Set(['prompt', 'families', 'scale', 'token_ids', 'logprobs', 'entropies']);
 
 // From columns: tokens, log-probs and entropies are slices of the flat ones.
 function rolloutsOf(columns) {
@@ -46,41 +46,20 @@ function rolloutsOf(columns) {
     rollouts.push(rollout);
   }
   const byId = new Map(rollouts.map((rollout) => [rollout.id, rollout]));
-  return {prompt: columns.prompt, rollouts, byId};
+  return {...columns, rollouts, byId};
 }
 
-// The texts of tokens in their order. A character that spans tokens stands with the first of them, and the others have
-// the empty text. Bytes that make no character are hexadecimal numbers.
+// The texts of tokens in their order. A character that spans tokens stands with the last of them, and the others have
+// the empty text. Bytes that make no character are shown as �.
 function texts(ids) {
-  const found = [];
-  let waiting = [];
-  for (const id of ids) {
-    const piece = page.vocabulary ? page.vocabulary[id] : `${id} `;
-    const isText = piece === undefined || typeof piece === 'string';
-    found.push(isText ? (piece ?? `⟨${id}⟩`) : hexadecimal(piece));
-    waiting = isText ? [] : [...waiting, ...piece.map((byte) => [byte, found.length - 1])];
-    for (let start = 0; start < waiting.length; start++) {
-      if (start && waiting[start][1] === waiting[start - 1][1]) continue;
-      const whole = decoded(waiting.slice(start).map(([byte]) => byte));
-      if (whole === null) continue;
-      for (let n = waiting[start][1]; n < found.length; n++) found[n] = n === waiting[start][1] ? whole : '';
-      waiting = [];
-    }
-    if (waiting.length > 24) waiting = [];
-  }
-  return found;
-}
-
-function hexadecimal(bytes) {
-  return `⟨${bytes.map((byte) => byte.toString(16).toUpperCase().padStart(2, '0')).join(' ')}⟩`;
-}
-
-function decoded(bytes) {
-  try {
-    return new TextDecoder('utf-8', {fatal: true}).decode(new Uint8Array(bytes));
-  } catch {
-    return null;
-  }
+  const decoder = new TextDecoder('utf-8', {ignoreBOM: true});
+  const written = ids.map((id) => {
+    const piece = page.vocabulary ? (page.vocabulary[id] ?? `⟨${id}⟩`) : `${id} `;
+    const isText = typeof piece === 'string';
+    return isText ? decoder.decode() + piece : decoder.decode(new Uint8Array(piece), {stream: true});
+  });
+  if (ids.length) written.push(written.pop() + decoder.decode());
+  return written;
 }
 
 // The whole response: the tokens that a rollout shares with its parent, then its own.
@@ -100,4 +79,10 @@ function response(of, rollout) {
   }));
   const prefix = missing ? [] : before.map((token) => ({...token, shared: true}));
   return [...prefix, ...own];
+}
+
+// A rollout for a file: what is known of it, and its response with the tokens that it shares.
+function plain(of, {number, whole, tokens, logprobs, entropies, ...fields}) {
+  const ids = response(of, of.rollouts[number]).map((token) => token.id);
+  return {...fields, response: whole ? texts(ids).join('') : null};
 }
