@@ -126,8 +126,8 @@ RULES: Rules = {
         "{} is in an object store, and code is loaded from files; copy it here and set its path",
     ),
     "rollout_sizes_have_an_effect": (
-        lambda c: c.mesh.rollout_fsdp != 1 and not c.mesh.rollout_tensor,
-        "{mesh.rollout_fsdp} is not read with {mesh.rollout_tensor}, the layout of training; "
+        lambda c: c.mesh.rollout_fsdp != 1 and c.mesh.rollout_tensor < 1,
+        "{mesh.rollout_fsdp} is not read with {mesh.rollout_tensor}, which gives rollouts no layout of their own; "
         "nearest: mesh.rollout_tensor=1",
     ),
     "pass_at_k_has_k_samples": (

@@ -456,7 +456,10 @@ class MeshConfig:
     expert: int = option(1, "groups that the experts are split into; else as a part of fsdp", ge=1)
     tensor: int = option(1, "shards of heads and MLP columns; -1: all devices that the others leave", ge=-1)
     rollout_tensor: int = option(
-        0, "tensor shards of a copy of the weights for rollouts; 0: rollouts use the layout of training", ge=0
+        -1,
+        "tensor shards of a copy of the weights for rollouts; 0: rollouts use the layout of training; -1: on GPUs and "
+        "TPUs as few as leave three quarters of the memory, where training splits the weights, else 0",
+        ge=-1,
     )
     rollout_fsdp: int = option(
         1, "fsdp shards of that copy, gathered at every decode step; the devices hold as many copies as they can", ge=1

@@ -47,7 +47,6 @@ class ProgramPlan:
     positions: int = 0  # positions that one call passes through the network, or samples
     argument_bytes: int = 0  # 0 here and below where nothing was compiled
     temporary_bytes: int = 0
-    output_bytes: int = 0  # without the outputs that replace donated arguments
     compile_seconds: float = 0.0
     estimated: bool = True  # nothing was compiled
     refused: bool = False  # the compiler refused it: the program alone does not fit
@@ -168,7 +167,6 @@ def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) ->
             plan,
             argument_bytes=memory.argument_size_in_bytes,
             temporary_bytes=memory.temp_size_in_bytes,
-            output_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
             peak_bytes=memory.peak_memory_in_bytes,
             moved_bytes=traffic.moved_bytes(without=_DECODE_KERNELS) + int(estimated.filled_bytes),
         )
@@ -177,7 +175,7 @@ def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) ->
 
 def _largest_arrays(estimate: Estimate, count: int = 5) -> dict[str, int]:
     """Estimated bytes of the ``count`` largest arrays on a device while the program runs."""
-    arrays = estimate.arrays | estimate.resident
+    arrays = {name: size for name, size in (estimate.arrays | estimate.resident).items() if size}
     return {name: int(arrays[name]) for name in sorted(arrays, key=arrays.get, reverse=True)[:count]}
 
 

@@ -16,7 +16,7 @@ from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.planning.mesh_sizes import MeshSizes, rollout_sizes, training_sizes
-from fr3e_jax.planning.workload import decoder_sizes, largest_micro_batch, promoted_rows
+from fr3e_jax.planning.workload import decoder_sizes, filled_lanes, largest_micro_batch, promoted_rows
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.int8 import channel_elements, with_scales
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
@@ -85,14 +85,10 @@ class Estimator:
         response_tokens: int = 0,
         row: RowShape | None = None,
     ):
-        """An estimator for one recipe.
+        """An estimator for the recipe ``config``, whose network has ``architecture``, on so many ``devices``.
 
-        Args:
-          config: the recipe.
-          architecture: of its network.
-          devices: their number.
-          response_tokens: the mean length of responses, which attention and decode steps read; 0: the cap.
-          row: of the largest micro-batch, where declaring it would take too long; None: as the recipe declares.
+        ``response_tokens``: the mean length of responses, which attention and decode steps read; 0: the cap. ``row``:
+        of the largest micro-batch, where declaring it would take too long; None: as the recipe declares.
         """
         self.config, self.a, self.devices = config, architecture, devices
         self.train, self.roll = training_sizes(config.mesh, devices), rollout_sizes(config.mesh, devices)
@@ -121,11 +117,6 @@ class Estimator:
             return largest_micro_batch(self.config, shards, self.a.key_cost)
         row = self._row.row
         return row._replace(rows=shards * max(tokens // shards // row.positions, 1))
-
-    @property
-    def lanes(self) -> int:
-        """Lanes of the decoder."""
-        return self.slots * self.config.rollout.lanes_per_trunk
 
     # -- arrays of the run -------------------------------------------------------------------------------------------
 
@@ -206,7 +197,8 @@ class Estimator:
         """Bytes on a device of the trunks and of the rings, without hidden states: what decode steps read."""
         shape = decoder_sizes(self.config, self.slots, explore=explore)
         slots = shape.slots // self.roll.batch_shards
-        return self.cache_bytes(slots * shape.trunk_capacity), self.cache_bytes(slots * shape.lanes * shape.capacity)
+        trunks, rings = slots * shape.trunk_capacity, slots * shape.lanes * shape.capacity
+        return self.cache_bytes(trunks, hidden=False), self.cache_bytes(rings, hidden=False)
 
     @property
     def fuses_steps(self) -> bool:
@@ -219,9 +211,9 @@ class Estimator:
         shape = decoder_sizes(config, self.slots, explore=explore)
         slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
         lanes, heads = slots * shape.lanes, self.heads_per_device(self.roll)
-        trunks, read_rings = self.caches(explore)
         rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
-        arrays = {"weights of rollouts": self.rollout_weights(), "trunks": trunks, "rings": rings}
+        arrays = {"weights of rollouts": self.rollout_weights(), "rings": rings}
+        arrays["trunks"] = self.cache_bytes(slots * shape.trunk_capacity)
         arrays |= {"rings of the steps": rings} if a.num_kv_heads % self.roll.tensor else {}  # XLA splits them by head
         if self.read != self.compute:
             arrays["head in the compute type"] = self.compute * a.vocab_size * a.hidden_size / self.roll.tensor
@@ -231,34 +223,43 @@ class Estimator:
         arrays["attention scores"] = 0 if self.fuses_steps else scores
         logits = 4 * lanes * a.vocab_size / self.roll.tensor
         arrays["logits"] = logits
-        read_trunks = trunks
+        busy, read_caches = filled_lanes(config, explore), sum(self.caches(explore))
         if self.fuses_steps:  # reads what is filled, of a ring half of a response on average; XLA's products read all
-            read_rings *= self.response_share / 2
-            read_trunks *= self.sequence_share if explore else 1
+            read_caches = self._filled_caches(slots, busy, shape.trunk_capacity, shape.capacity, explore)
         weights = self._network_of_rollouts(min(self.read, self.compute))
         converted = self._network_of_rollouts(self.read) + weights if self.read > self.compute else 0.0
         between = a.num_layers * (
             self._layer_bytes(lanes, self.roll) * _STEP_MOVES + arrays["attention scores"] * _SCORE_MOVES
         )
-        moved = weights + converted + between + logits * _DRAW_MOVES + read_trunks + read_rings
+        moved = weights + converted + between + logits * _DRAW_MOVES + read_caches
         beside = self.beside_rollouts() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
         tokens = shape.slots * shape.lanes
-        attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers
+        attended = self._attention_flops((tokens, shape.trunk_capacity + shape.capacity))
         flops = 2 * tokens * (self.active_kernels + a.vocab_size * a.hidden_size) + attended
         text = f"{shape.slots} trunks of {shape.trunk_capacity}, {shape.lanes} lanes each of {shape.capacity}"
         return Estimate(
             arrays,
             beside,
             steps * flops,
-            steps * (weights + read_trunks + read_rings),
+            steps * (weights + read_caches),
             steps * self._gathered(self.roll, 1),
             steps * self._reduced(lanes, self.roll, 1),
             moved_bytes=steps * moved,
             trips=steps,
-            filled_bytes=steps * (read_trunks + read_rings) * self.fuses_steps,
-            positions=tokens * steps,
+            filled_bytes=steps * read_caches * self.fuses_steps,
+            positions=shape.slots * busy * steps,
             shape=f"{text}, {steps} steps",
         )
+
+    def _filled_caches(self, slots: int, lanes: int, trunk: int, ring: int, explore: bool) -> float:
+        """Bytes that a fused step reads of ``slots`` trunks with ``lanes`` rings each: the filled part, in windows."""
+        a, filled = self.a, trunk * (self.sequence_share if explore else 1)
+        positions = 0.0
+        for layer in range(a.num_layers):
+            window = a.window_of(layer) or trunk + ring
+            recent = min(ring * self.response_share / 2, window)
+            positions += slots * (lanes * recent + min(filled, window - recent))
+        return self.cache_bytes(positions / a.num_layers, hidden=False)
 
     def prefill(self) -> Estimate:
         """The prefill of one prompt for each slot."""
@@ -275,7 +276,7 @@ class Estimator:
         arrays["scores or activations of a layer"] = max(2 * scores, activations)
         moved = weights + trunks + a.num_layers * (_FORWARD_MOVES * activations + _SCORE_MOVES * scores)
         tokens = self.slots * length
-        flops = 2 * tokens * self.active_kernels + 4 * tokens * length * a.num_heads * a.head_dim * a.num_layers
+        flops = 2 * tokens * self.active_kernels + self._attention_flops((tokens, length))
         return Estimate(
             arrays,
             self.beside_rollouts() | {"decoder": rings, "head of rollouts": head},
@@ -310,8 +311,8 @@ class Estimator:
         in_layer = self._in_a_layer(tokens, scores, backward)
         in_layer["keys and values of whole rows"] = keys * (2 if backward else 1)
         arrays |= max(in_layer, self._in_the_head(backward), key=lambda turn: sum(turn.values()))
-        layers = 2 * positions * self.active_kernels
-        layers += 4 * attended * self.sequence_share * a.num_heads * a.head_dim * a.num_layers
+        products_of_scores = self._attention_flops((trunk, trunk), (lanes * length, seen + trunk))
+        layers = 2 * positions * self.active_kernels + products_of_scores * self.sequence_share
         again = config.training.remat == "block"
         products = 3 if self.lora is None else 2  # no gradient of a frozen kernel
         flops = rows * (layers * (products + again if backward else 1))
@@ -326,14 +327,15 @@ class Estimator:
             self.beside_policy(),
             flops,
             sum(arrays.values()),
-            self._gathered(sizes, passes)
+            self._gathered(sizes, passes + (backward and self.lora is None))  # and gradients are scattered
             + self._crossing(tokens, keys, passes, backward)
             + self._to_experts(tokens, passes),
-            self._reduced(tokens, sizes, passes),
+            # States are gathered by position before each product that sums them, which computing again spares half of.
+            self._reduced(tokens, sizes, 1.5 + (1.5 + again) * backward),
             moved_bytes=moved,
             trips=chunks,
             positions=rows * positions,
-            shape=f"{rows} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}",
+            shape=f"{rows} row{'s' * (rows > 1)}: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}",
         )
 
     def _states_bytes(self, tokens: int) -> float:
@@ -442,7 +444,9 @@ class Estimator:
         arrays = {"weights of training": stored, "weights of rollouts": copy}
         arrays["arrays between the two layouts"] = copy if self.relaid else 0.0  # compiled: 0.7 to 0.9 of a copy
         merged = 16 * self.kernels / (self.roll.gathered_over * self.roll.tensor) if self.lora and self.merges else 0.0
-        moved, sent = stored + copy + 2 * copy * self.relaid + merged, copy * self.relaid
+        moved, train, roll = stored + copy + 2 * copy * self.relaid + merged, self.train, self.roll
+        stays = min(1.0, roll.tensor / train.tensor) * min(1.0, roll.gathered_over / train.gathered_over)
+        sent = copy * (1 - stays)
         return Estimate(arrays, self.beside_policy(), 0.0, sum(arrays.values()), sent, 0.0, moved_bytes=moved)
 
     def promote(self) -> Estimate:
@@ -465,6 +469,14 @@ class Estimator:
 
     # -- network -----------------------------------------------------------------------------------------------------
 
+    def _attention_flops(self, *pairs: tuple[float, float]) -> float:
+        """FLOPs of attention in all layers: pairs of queries and their keys, cut by windows."""
+        a = self.a
+        fused = self.config.model.attention == "pallas"  # XLA's products compute what windows hide
+        windows = [a.window_of(layer) * fused for layer in range(a.num_layers)]
+        seen = sum(queries * min(keys, window or keys) for queries, keys in pairs for window in windows)
+        return 4 * a.num_heads * a.head_dim * seen
+
     def _gathered(self, sizes: MeshSizes, passes: int) -> float:
         """Bytes sent by each device to gather the weights in each pass over them."""
         share = (sizes.gathered_over - 1) / sizes.gathered_over
@@ -476,7 +488,7 @@ class Estimator:
         a, others = self.a, self.train.expert - 1
         return passes * 2 * others * a.sparse_layers * tokens * a.hidden_size * self.compute
 
-    def _reduced(self, tokens: int, sizes: MeshSizes, passes: int) -> float:
+    def _reduced(self, tokens: int, sizes: MeshSizes, passes: float) -> float:
         """Bytes sent by each device to sum hidden states over ``tensor``, twice a layer in each pass."""
         share = 2 * (sizes.tensor - 1) / sizes.tensor
         return passes * share * 2 * self.a.num_layers * tokens * self.a.hidden_size * self.compute

@@ -56,7 +56,7 @@ def training_sizes(mesh: MeshConfig, devices: int) -> MeshSizes:
 
 def rollout_sizes(mesh: MeshConfig, devices: int) -> MeshSizes:
     """The sizes of the mesh on which rollouts are decoded; raises as `training_sizes`."""
-    if mesh.rollout_tensor == 0:
+    if mesh.rollout_tensor < 1:
         training = training_sizes(mesh, devices)
         return replace(training, fsdp=training.fsdp * training.context, context=1)
     replica, fsdp, tensor = rollout_shape(devices, 1, fsdp=mesh.rollout_fsdp, tensor=mesh.rollout_tensor)
@@ -72,10 +72,10 @@ def check_meshes(mesh: MeshConfig, architecture: Architecture, topology: Topolog
     training, rollouts = training_sizes(mesh, topology.devices), rollout_sizes(mesh, topology.devices)
     if topology.chip.platform == "tpu":
         check_slices(training.replica, topology.slices)
-        if mesh.rollout_tensor:
+        if mesh.rollout_tensor > 0:
             rollout_shape(topology.devices, topology.slices, fsdp=mesh.rollout_fsdp, tensor=mesh.rollout_tensor)
     _check(architecture, training, "mesh.")
-    _check(architecture, rollouts, "mesh.rollout_" if mesh.rollout_tensor else "mesh.")
+    _check(architecture, rollouts, "mesh.rollout_" if mesh.rollout_tensor > 0 else "mesh.")
 
 
 @lru_cache(maxsize=1024)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.planning.compile import ProgramPlan, compiled_plan, estimated_plan
+from fr3e_jax.planning.compile import ProgramPlan, compiled_plan, estimated_plan, usable_bytes
 from fr3e_jax.planning.estimate import Estimator
-from fr3e_jax.planning.mesh_sizes import MeshSizes, check_meshes
+from fr3e_jax.planning.mesh_sizes import MeshSizes, check_meshes, training_sizes
 from fr3e_jax.planning.step_time import (
     Amounts,
     Assumptions,
@@ -29,7 +29,7 @@ from fr3e_jax.policy.experts import routes_type
 from fr3e_jax.programs.fused_rows import chosen_attention
 from fr3e_jax.programs.reshard import read_type
 from fr3e_jax.session.adapters_and_experts import check_experts
-from fr3e_jax.session.model import configured_architecture
+from fr3e_jax.session.model import configured_architecture, rollout_tensor
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Plan:
     amounts: Amounts | None = None  # None, as all below, if only some of the programs were planned
     stages: list[Stage] = field(default_factory=list)
     expected: Expected | None = None  # of a step and of the run
-    cheaper: Change | None = None
+    cheaper: list[Change] = field(default_factory=list)  # made together
     route_bytes: int = 0  # of the experts that are recorded for a token
 
     @property
@@ -102,6 +102,9 @@ def make_plan(
     model, platform = config.model, topology.chip.platform
     read = read_type(config.rollout.param_dtype, model.param_dtype, model.compute_dtype, platform)
     config = Change("rollout.param_dtype", read).applied(Change("model.attention", attention).applied(config))
+    split, memory = training_sizes(config.mesh, topology.devices).gathered_over, usable_bytes(topology.chip)
+    copy = rollout_tensor(config, architecture, read, split, topology.devices, memory)
+    config = Change("mesh.rollout_tensor", copy).applied(config)
     check_experts(config, architecture)
     assumed = assumed or Assumptions(config.rollout.max_response_tokens)
     estimator = Estimator(config, architecture, topology.devices, assumed.response_tokens)
@@ -120,14 +123,14 @@ def make_plan(
     too_large = [plan.name for plan in plans if not plan.fits]
     step: dict[str, Any] = {}
     if len(plans) == len(all_names):
-        amounts = step_amounts(config, assumed, estimator.lanes)
+        amounts = step_amounts(config, assumed, estimator.slots)
         parts = stages(plans, amounts)
         more = dict(steps=planned_steps(config, amounts), efficiency=efficiency)
         step = dict(
             amounts=amounts,
             stages=parts,
             expected=expected(parts, amounts, topology, architecture.num_parameters, **more),
-            cheaper=cheaper(estimator, topology, assumed),
+            cheaper=cheaper(estimator, topology, assumed, efficiency),
         )
     return Plan(
         recipe=config.name,

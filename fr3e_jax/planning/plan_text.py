@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from fr3e_jax.planning.compile import GIB, ProgramPlan
 from fr3e_jax.planning.plan import Plan
 from fr3e_jax.planning.step_time import Expected
@@ -18,16 +20,21 @@ def seconds(value: float) -> str:
     """A duration with three digits and a fitting unit: ``13.7 ms``."""
     for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
         if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1e6:.3g} us"
+            return f"{digits(value / size)} {unit}"
+    return f"{digits(value * 1e6)} us"
 
 
 def amount(value: float) -> str:
     """A number with three digits and a suffix: ``1.2M``, ``35.1T``."""
     for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
+        if value >= 0.9995 * size:
+            return f"{digits(value / size)}{unit}"
+    return digits(value)
+
+
+def digits(value: float) -> str:
+    """A number with three digits, whole where it is larger, without an exponent: ``0.0123``, ``57.9``, ``1,024``."""
+    return f"{value:,.0f}" if value >= 99.95 else np.format_float_positional(value, 3, fractional=False, trim="-")
 
 
 def progress_text(program: ProgramPlan) -> str:
@@ -44,7 +51,7 @@ def plan_text(plan: Plan) -> str:
 def _heading(plan: Plan) -> Iterator[str]:
     mesh, roll = plan.mesh, plan.rollout_mesh
     how = "ESTIMATED by arithmetic, nothing compiled" if plan.estimated else "compiled for the topology"
-    yield f"{plan.recipe} ({plan.algorithm}) on {plan.topology}: {plan.devices} devices, {how}"
+    yield f"{plan.recipe} ({plan.algorithm}) on {plan.topology}: {plan.devices} device{'s' * (plan.devices > 1)}, {how}"
     layout = f"{amount(plan.parameters)} parameters; training replica {mesh.replica} x fsdp {mesh.fsdp} x "
     layout += f"expert {mesh.expert} x " if mesh.expert > 1 else ""
     layout += f"context {mesh.context} x " if mesh.context > 1 else ""
@@ -96,7 +103,9 @@ def _misfits(plan: Plan) -> Iterator[str]:
         if p.fits:
             continue
         yield _why(p)
-        yield "  largest: " + ", ".join(f"{name} {gib(size)}" for name, size in p.largest.items()) + " (GiB, estimated)"
+        yield (
+            "  largest: " + ", ".join(f"{name} {gib(size)}" for name, size in p.largest.items()) + " (GiB, estimated)"
+        )
         changes = plan.advice.get(p.name, [])
         for change in changes:
             note = "" if change.keeps_results else ", changes the results"
@@ -107,14 +116,10 @@ def _misfits(plan: Plan) -> Iterator[str]:
 
 
 def _why(p: ProgramPlan) -> str:
-    beside = sum(p.resident.values())
-    if p.refused:
-        text = f"{p.name} alone needs {gib(p.peak_bytes)} GiB"
-    else:
-        text = f"{p.name} needs {gib(p.peak_bytes)} GiB"
+    text, beside = f"{p.name}{' alone' * p.refused} needs {gib(p.peak_bytes)} GiB", sum(p.resident.values())
     if beside:
-        text += f" beside {gib(beside)} GiB of " + ", ".join(p.resident)
-    return f"{text}: {gib(p.total_bytes)} GiB on a device that has {gib(p.hbm_bytes)}"
+        text += f" beside {gib(beside)} GiB of {', '.join(p.resident)}: {gib(p.total_bytes)} GiB"
+    return f"{text} on a device that has {gib(p.hbm_bytes)}"
 
 
 def _step(plan: Plan) -> Iterator[str]:
@@ -127,7 +132,7 @@ def _step(plan: Plan) -> Iterator[str]:
     )
     explored = f", {amount(a.explored_tokens)} of them in {a.explored_rollouts:.0f} rollouts from anchors"
     yield (
-        f"  samples {amount(a.sampled_tokens)} tokens from {a.prompts:.3g} prompts"
+        f"  samples {amount(a.sampled_tokens)} tokens from {digits(a.prompts)} prompts"
         + (explored if a.explored_tokens else "")
     )
     if plan.route_bytes:
@@ -146,7 +151,7 @@ def _step(plan: Plan) -> Iterator[str]:
     for stage in sorted(plan.stages, key=lambda stage: -stage.seconds):
         yield (
             f"    {stage.name:<11}{seconds(stage.seconds):>10} {stage.seconds / total:>5.0%}  "
-            f"{amount(stage.calls)} calls, limited by {stage.dominated_by}"
+            f"{amount(stage.calls)} call{'s' * (stage.calls != 1)}, limited by {stage.dominated_by}"
         )
 
 
@@ -161,10 +166,14 @@ def _verdict(plan: Plan) -> Iterator[str]:
         line += f"; slowest: {slowest.name}, {share:.0%} of a step, bound by {slowest.dominated_by}"
     yield ""
     yield line
+    if not plan.estimated:
+        took = seconds(sum(program.compile_seconds for program in plan.programs))
+        yield f"  compiled {len(plan.programs)} programs in {took}; `fr3e compile --list` names all of a run"
     if plan.expected is not None:
         yield from _expectation(plan.expected)
-    if plan.cheaper is not None:
-        yield f"  cheaper by estimate: {plan.cheaper}  (a step takes {plan.cheaper.saved_time:.0%} less)"
+    if plan.cheaper:
+        settings = " ".join(map(str, plan.cheaper))
+        yield f"  cheaper by estimate: {settings}  (a step takes {plan.cheaper[0].saved_time:.0%} less)"
 
 
 def _expectation(e: Expected) -> Iterator[str]:

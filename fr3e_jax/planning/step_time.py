@@ -15,7 +15,7 @@ from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.learning.update import reads_old_logprobs
 from fr3e_jax.planning.compile import ProgramPlan
 from fr3e_jax.planning.topology import Topology
-from fr3e_jax.planning.workload import TrunkBranches, bases_per_prompt, even_anchors, trunks_of_prompt
+from fr3e_jax.planning.workload import TrunkBranches, bases_per_prompt, even_anchors, filled_lanes, trunks_of_prompt
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Amounts:
         return self.base_tokens + self.explored_tokens
 
 
-def step_amounts(config: Config, assumed: Assumptions, lanes: int) -> Amounts:
-    """The amounts that a step samples, prefills and trains, with ``lanes`` lanes in the decoder."""
+def step_amounts(config: Config, assumed: Assumptions, slots: int) -> Amounts:
+    """The amounts that a step samples, prefills and trains, with ``slots`` trunks in the decoder."""
     explore, rollout, training = config.explore, config.rollout, config.training
     response, cap = assumed.response_tokens, rollout.max_response_tokens
     forks = even_anchors(explore.num_anchors, response)
@@ -66,7 +66,8 @@ def step_amounts(config: Config, assumed: Assumptions, lanes: int) -> Amounts:
         scored = scored[len(mini_batch) :]  # the first mini-batch has its old log-probs from its gradient
     branches = [branch for trunk in mini_batch for branch in trunk]
     passes = max(training.batch_rollouts // training.mini_batch_rollouts, 1) * training.epochs
-    in_round = rollout.prompts_per_round
+    in_round = _prompts_at_once(config)
+    base_lanes, explored_lanes = (slots * filled_lanes(config, explore) for explore in (False, True))
     return Amounts(
         prompts=prompts,
         base_tokens=prompts * rollout.rollouts_per_prompt * response,
@@ -79,9 +80,16 @@ def step_amounts(config: Config, assumed: Assumptions, lanes: int) -> Amounts:
         flattened_positions=passes * sum(fork + length for fork, length in branches),
         scored_positions=_positions(config, scored),
         updates=passes,
-        base_lanes=busy_lanes(in_round * rollout.rollouts_per_prompt, lanes, response, cap),
-        explored_lanes=busy_lanes(in_round * explored, lanes, rest, longest) if explored else 1.0,
+        base_lanes=busy_lanes(in_round * rollout.rollouts_per_prompt, base_lanes, response, cap),
+        explored_lanes=busy_lanes(in_round * explored, explored_lanes, rest, longest) if explored else 1.0,
     )
+
+
+def _prompts_at_once(config: Config) -> int:
+    """Prompts that are sampled before a wait for the longest response: a round, or the rounds of one stream."""
+    prompts, rollouts = config.rollout.prompts_per_round, config.rollout.rollouts_per_prompt
+    single = config.explore.enabled or config.returns.size
+    return prompts if single else prompts * math.ceil(config.training.batch_rollouts / (prompts * rollouts))
 
 
 def busy_lanes(rollouts: int, lanes: int, mean: float, cap: int) -> float:
@@ -130,9 +138,11 @@ def stages(plans: Sequence[ProgramPlan], amounts: Amounts) -> list[Stage]:
         "accumulate": amounts.trained_positions,
     }
     calls = {"reshard": 1.0, "promote": amounts.prompts, "apply": float(amounts.updates)}
-    calls |= {plan.name: positions[plan.name] / plan.positions for plan in plans if plan.name in positions}
+    calls |= {plan.name: max(positions[plan.name] / plan.positions, 1) for plan in plans if positions.get(plan.name)}
     return [
-        Stage(plan.name, calls[plan.name], calls[plan.name] * plan.floor_seconds, plan.dominated_by) for plan in plans
+        Stage(plan.name, calls[plan.name], calls[plan.name] * plan.floor_seconds, plan.dominated_by)
+        for plan in plans
+        if plan.name in calls
     ]
 
 
@@ -168,6 +178,11 @@ class Expected:
     chip_hours: float  # of all steps
 
 
+def expected_seconds(parts: Sequence[Stage], efficiency: Efficiency | None = None) -> float:
+    """Seconds that the stages of a step are expected to take."""
+    return sum(stage.seconds / (efficiency or Efficiency()).of(stage.dominated_by) for stage in parts)
+
+
 def expected(
     parts: Sequence[Stage],
     amounts: Amounts,
@@ -181,18 +196,10 @@ def expected(
 
     Model FLOPs are 2 N for each sampled token and each position of a prefill or a scoring pass, and 6 N for each
     trained position (Chowdhery et al. 2022, arXiv:2204.02311, appendix B, without attention). Recomputation does not
-    count.
-
-    Args:
-      parts: the stages of a step.
-      amounts: of a step.
-      topology: the hardware.
-      parameters: N.
-      steps: of the whole run.
-      efficiency: None: the assumed one.
+    count. ``steps``: of the whole run; ``parameters``: N; ``efficiency``: None: the assumed one.
     """
     efficiency = efficiency or Efficiency()
-    seconds = sum(stage.seconds / efficiency.of(stage.dominated_by) for stage in parts)
+    seconds = expected_seconds(parts, efficiency)
     forward = amounts.sampled_tokens + amounts.prefill_positions + amounts.scored_positions
     flops = parameters * (2 * forward + 6 * amounts.trained_positions)
     hours = seconds * topology.devices / 3600

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Callable, Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.planning.compile import estimated_plan
 from fr3e_jax.planning.estimate import Estimator
-from fr3e_jax.planning.mesh_sizes import check_meshes
-from fr3e_jax.planning.step_time import Assumptions, stages, step_amounts
+from fr3e_jax.planning.mesh_sizes import MeshSizes, check_meshes
+from fr3e_jax.planning.step_time import Assumptions, Efficiency, expected_seconds, stages, step_amounts
 from fr3e_jax.planning.targets import PROGRAMS
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.policy.architecture import Architecture
@@ -32,17 +34,15 @@ class Change:
     value: int | str
     keeps_results: bool = True  # false if it changes the sampled tokens or the training
     saved_bytes: int = 0  # of a program, on each device
-    saved_time: float = 0.0  # of a step, 0 to 1
+    saved_time: float = 0.0  # of a step, 0 to 1; of changes that are made together, what all of them save
 
     def __str__(self) -> str:
         return f"{self.setting}={self.value}"
 
     def applied(self, config: Config) -> Config:
         """A changed copy of the settings."""
-        config = copy.deepcopy(config)
         section, name = self.setting.split(".")
-        setattr(getattr(config, section), name, self.value)
-        return config
+        return replace(config, **{section: replace(getattr(config, section), **{name: self.value})})
 
 
 def program_names(config: Config, estimator: Estimator) -> list[str]:
@@ -63,66 +63,82 @@ def advise(estimator: Estimator, name: str, count: int = 3) -> list[Change]:
     def saved(settings: Config, row: RowShape | None = row) -> int:
         return int(before - Estimator(settings, architecture, estimator.devices, row=row).of(name).total_bytes)
 
-    ranked = [(not change.keeps_results, -size, change) for change, size in _tried(config, architecture, saved)]
-    best = sorted((entry for entry in ranked if entry[1] < 0), key=lambda entry: entry[:2])[:count]
+    singles = [[change] for change in _candidates(config, architecture, estimator.devices)]
+    ranked = [(not change.keeps_results, -size, change) for [change], size in _tried(config, singles, saved)]
+    best = sorted((entry for entry in ranked if -entry[1] > _WORTH * before), key=lambda entry: entry[:2])[:count]
     return [replace(change, saved_bytes=saved(change.applied(config), None)) for _, _, change in best]
 
 
-def cheaper(estimator: Estimator, topology: Topology, assumed: Assumptions) -> Change | None:
-    """The change that shortens a step most and keeps its results; None if none fits and saves 3 % or more."""
+def cheaper(
+    estimator: Estimator, topology: Topology, assumed: Assumptions, efficiency: Efficiency | None = None
+) -> list[Change]:
+    """The changes that together shorten a step most and keep its results; empty if none fits and saves 3 % or more.
+
+    Prompts of a round, slots and lanes are searched together. Where they are right, other settings are tried alone.
+    """
     config, architecture, row = estimator.config, estimator.a, estimator.micro_batch
 
     def step(settings: Config) -> tuple[float, float]:
-        """Seconds of a step, and the largest share of the memory."""
+        """Expected seconds of a step, and the largest share of the memory."""
         estimator = Estimator(settings, architecture, topology.devices, assumed.response_tokens, row)
         check_meshes(settings.mesh, architecture, topology)
         plans = [estimated_plan(name, estimator, topology) for name in program_names(settings, estimator)]
-        parts = stages(plans, step_amounts(settings, assumed, estimator.lanes))
-        return sum(stage.seconds for stage in parts), max(plan.share for plan in plans)
+        parts = stages(plans, step_amounts(settings, assumed, estimator.slots))
+        return expected_seconds(parts, efficiency), max(plan.share for plan in plans)
 
-    now, _ = step(config)
-    changes = [
-        replace(change, saved_time=1 - seconds / now)
-        for change, (seconds, share) in _tried(config, architecture, step)
-        if change.keeps_results and share <= _ROOMY and 1 - seconds / now >= _WORTH
-    ]
-    return max(changes, key=lambda change: change.saved_time, default=None)
+    before, _ = step(config)
+    singles = [[change] for change in _candidates(config, architecture, topology.devices) if change.keeps_results]
+    for combinations in (_decoders(config, step_amounts(config, assumed, 1).prompts, estimator.roll), singles):
+        tried = _tried(config, combinations, step)
+        times = [(1 - seconds / before, changes) for changes, (seconds, share) in tried if share <= _ROOMY]
+        most = max((saved for saved, _ in times), default=0.0)
+        if most >= _WORTH:  # of those that save nearly as much, the one with the fewest changes
+            enough = [(saved, changes) for saved, changes in times if saved >= most - _WORTH / 3]
+            saved, changes = min(enough, key=lambda entry: (len(entry[1]), -entry[0]))
+            return [replace(change, saved_time=saved) for change in changes]
+    return []
 
 
-def _tried(config: Config, a: Architecture, measure: Callable[[Config], Any]) -> Iterator[tuple[Change, Any]]:
-    """Each change with the measure of the changed settings, but for those that these devices or networks refuse."""
-    for change in _candidates(config, a):
+def _tried(
+    config: Config, combinations: Iterable[list[Change]], measure: Callable[[Config], Any]
+) -> Iterator[tuple[list[Change], Any]]:
+    """Changes with the measure of the changed settings, but for those that these devices or networks refuse."""
+    for changes in combinations:
         with contextlib.suppress(ValueError):
-            yield change, measure(change.applied(config))
+            yield changes, measure(reduce(lambda settings, change: change.applied(settings), changes, config))
 
 
-def _candidates(config: Config, a: Architecture) -> Iterator[Change]:
-    """Changes to try."""
+def _decoders(config: Config, prompts: float, sizes: MeshSizes) -> Iterator[list[Change]]:
+    """Rounds of up to the ``prompts`` of a step, with numbers of slots and of lanes, in all combinations."""
+    rounds = (2**power for power in range(2, math.ceil(math.log2(max(prompts, 2))) + 1))
+    slots = (sizes.batch_shards * count for count in (1, 2, 3, 4, 6, 8, 12, 16))
+    tried = {"prompts_per_round": rounds, "trunk_slots": slots, "lanes_per_trunk": (4, 6, 8, 12, 16, 24, 32, 48, 64)}
+    now = {name: getattr(config.rollout, name) for name in tried}
+    for combination in itertools.product(*({now[name], *values} for name, values in tried.items())):
+        named = zip(tried, combination, strict=True)
+        yield [Change(f"rollout.{name}", value) for name, value in named if value != now[name]]
+
+
+def _candidates(config: Config, a: Architecture, devices: int) -> Iterator[Change]:
+    """Changes to try, each alone; a value that is set already saves nothing."""
     training, rollout, mesh = config.training, config.rollout, config.mesh
-    for size in _SIZES:
-        if size != mesh.tensor and a.num_heads % size == 0:
-            yield Change("mesh.tensor", size)
-        if size != mesh.rollout_tensor and a.num_heads % size == 0:
-            yield Change("mesh.rollout_tensor", size)
-        if size != mesh.context and mesh.expert == 1:
-            yield Change("mesh.context", size)
-    if mesh.replica > 1:
-        yield Change("mesh.replica", 1)
-    for remat in ("none", "block"):
-        if training.remat != remat:
-            yield Change("training.remat", remat)
-    if not training.attention_block or training.attention_block > 512:
-        yield Change("training.attention_block", 512)
-    if training.token_chunk > 256:
-        yield Change("training.token_chunk", 256)
-    # One row for each shard, or twice as many: a still smaller micro-batch would not shrink the program further.
-    yield Change("training.micro_batch_tokens", config.data.max_prompt_tokens)
-    yield Change("training.micro_batch_tokens", 2 * training.micro_batch_tokens)
-    for name in ("trunk_slots", "lanes_per_trunk", "prompts_per_round"):
-        size = getattr(rollout, name)
-        yield Change(f"rollout.{name}", 2 * size)
-        if size > 1:
-            yield Change(f"rollout.{name}", size // 2)
+    sizes = [size for size in _SIZES if devices > 1 and devices % size == 0]
+    of_heads = [size for size in sizes if a.num_heads % size == 0]
+    tried: dict[str, list] = {
+        "mesh.tensor": of_heads,
+        "mesh.rollout_tensor": of_heads,
+        "mesh.context": sizes if mesh.expert == 1 else [],
+        "mesh.replica": [1],
+        "training.remat": ["none", "block"],
+        "training.attention_block": [512] if not training.attention_block or training.attention_block > 512 else [],
+        "training.token_chunk": [256],
+        # One row for each shard, or twice as many: a still smaller micro-batch would not shrink the program further.
+        "training.micro_batch_tokens": [config.data.max_prompt_tokens, 2 * training.micro_batch_tokens],
+        "rollout.trunk_slots": [rollout.trunk_slots // 2 or 1],
+        "rollout.lanes_per_trunk": [rollout.lanes_per_trunk // 2 or 1],
+        "rollout.prompts_per_round": [rollout.prompts_per_round // 2 or 1],
+    }
+    yield from (Change(setting, value) for setting, values in tried.items() for value in values)
     stored, compute = config.model.param_dtype, config.model.compute_dtype
     if rollout.param_dtype in ("", stored) and stored == "float32":
         yield Change("rollout.param_dtype", "bfloat16", keeps_results=compute == "bfloat16")

@@ -7,7 +7,7 @@ from fr3e_jax.learning.declared_rows import declared_rows
 from fr3e_jax.programs.decoder_state import DecoderSizes
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.size_buckets import power_of_two
-from fr3e_jax.rollouts.declared_shapes import declared_shapes
+from fr3e_jax.rollouts.declared_shapes import base_call, declared_shapes, explore_call
 from fr3e_jax.rollouts.requests import STREAM_NAMES
 
 TrunkBranches = tuple[tuple[int, int], ...]
@@ -30,6 +30,12 @@ def decoder_sizes(config: Config, slots: int, *, explore: bool = False) -> Decod
     )
 
 
+def filled_lanes(config: Config, explore: bool = False) -> int:
+    """Lanes of a slot that the branches of a trunk can fill."""
+    call = explore_call(config) if explore else base_call(config)
+    return min(config.rollout.lanes_per_trunk, call.lanes)
+
+
 def promoted_rows(config: Config, shards: int) -> tuple[int, int]:
     """Rows of one promotion, and positions of each, which are split over ``shards`` batch shards."""
     capacity = declared_shapes(config).responses[-1]
@@ -43,13 +49,7 @@ def bases_per_prompt(config: Config) -> int:
 
 
 def trunks_of_prompt(config: Config, response: int, forks: list[int]) -> list[TrunkBranches]:
-    """The training trunks of one prompt.
-
-    Args:
-      config: the recipe.
-      response: tokens of each response.
-      forks: for each anchor, the response tokens before it.
-    """
+    """The training trunks of a prompt with responses of so many tokens; ``forks``: those before each anchor."""
     prompt, explore = config.data.max_prompt_tokens, config.explore
     trunks: list[TrunkBranches] = []
     if not explore.enabled or explore.train_base:

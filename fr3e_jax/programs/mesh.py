@@ -191,15 +191,15 @@ def rollout_shape(count: int, slices: int, *, fsdp: int, tensor: int) -> tuple[i
 def rollout_mesh(training: Mesh, *, fsdp: int = 1, tensor: int = 0) -> Mesh:
     """The mesh that rollouts are decoded on: the same devices in the same order under other sizes.
 
-    ``tensor = 0`` is the training mesh itself, but with ``context`` as a part of ``fsdp``: a decode step has many
+    ``tensor < 1`` is the training mesh itself, but with ``context`` as a part of ``fsdp``: a decode step has many
     lanes, and each is one position. The weights lie as in training.
 
     Raises:
       MeshMismatch: see `rollout_shape`.
     """
-    if tensor == 0 and EXPERT in training.shape:  # which has no context
+    if tensor < 1 and EXPERT in training.shape:  # which has no context
         return training
-    if tensor == 0:
+    if tensor < 1:
         size = training.shape
         replica, fsdp, tensor = size["replica"], size["fsdp"] * size[CONTEXT], size["tensor"]
     else:

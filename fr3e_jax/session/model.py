@@ -234,6 +234,31 @@ def decoder_programs(settings: ModelConfig, model: Model, mesh: Mesh, *, keeps_r
     )
 
 
+_COPY_SHARE = 0.25  # of a device's memory, for a copy of the weights: caches and the state of training need the rest
+_COPY_SHARDS = (1, 2, 4, 8)
+
+
+def rollout_tensor(config: Config, a: Architecture, read: str, split: int, devices: int, memory_bytes: float) -> int:
+    """The tensor shards of a copy of the weights for rollouts, ``mesh.rollout_tensor``; 0: there is no copy.
+
+    By default a copy has the fewest shards that fit, because without one each decode step gathers the weights.
+
+    Args:
+      config, a: the recipe and its network.
+      read: the type that rollouts read (`fr3e_jax.programs.reshard.read_type`).
+      split: the shards from which training gathers each weight; with one there is nothing to gather.
+      devices: of the mesh.
+      memory_bytes: of a device; 0: not known, as on CPU.
+    """
+    if config.mesh.rollout_tensor >= 0:
+        return config.mesh.rollout_tensor
+    width = 1 if read == INT8 else jax.numpy.dtype(read or config.model.param_dtype).itemsize
+    copy = a.num_parameters * width
+    divided = (devices, a.num_heads, a.intermediate_size, a.vocab_size, a.num_experts)
+    fit = (n for n in _COPY_SHARDS if copy / n <= _COPY_SHARE * memory_bytes and not any(size % n for size in divided))
+    return next(fit, 0) if split > 1 else 0
+
+
 def open_model(
     config: Config, vocab_size: int, *, keeps_routes: bool = False, devices: Sequence | None = None
 ) -> tuple[Model, DecoderPrograms]:
@@ -250,6 +275,11 @@ def open_model(
     m = config.mesh
     mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context, expert=m.expert)
     chosen_attention(config.model.attention, kernel_platform(mesh), architecture.head_dim)
-    decoding = rollout_mesh(mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    split = mesh.size // (mesh.shape["replica"] * mesh.shape["tensor"])
+    types = config.model.param_dtype, config.model.compute_dtype
+    read = read_type(config.rollout.param_dtype, *types, kernel_platform(mesh))
+    tensor = rollout_tensor(config, architecture, read, split, mesh.size, memory)
+    decoding = rollout_mesh(mesh, fsdp=m.rollout_fsdp, tensor=tensor)
     model = model_on(mesh, config, architecture, decoding)
     return model, decoder_programs(config.model, model, decoding, keeps_routes=keeps_routes)

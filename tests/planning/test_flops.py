@@ -43,6 +43,7 @@ def small():
     sizes = ["model.hidden_size=32", "model.num_heads=4", "model.num_kv_heads=2", "model.intermediate_size=48"]
     sizes += ["model.num_layers=2", "data.max_prompt_tokens=16", "rollout.max_response_tokens=64"]
     sizes += ["rollout.rollouts_per_prompt=4", "explore.enabled=false", "training.micro_batch_tokens=512"]
+    sizes += ["rollout.lanes_per_trunk=4"]
     config = load_config("configs/fr3e_gsm8k.yaml", [*sizes, "training.batch_rollouts=8"], training=False)
     return config, Programs(config, jax.devices()[:1], vocab_size=20)
 
