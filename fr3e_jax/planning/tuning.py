@@ -65,7 +65,7 @@ def advise(estimator: Estimator, name: str, count: int = 3) -> list[Change]:
 
     singles = [[change] for change in _candidates(config, architecture, estimator.devices)]
     ranked = [(not change.keeps_results, -size, change) for [change], size in _tried(config, singles, saved)]
-    best = sorted((entry for entry in ranked if -entry[1] > _WORTH * before), key=lambda entry: entry[:2])[:count]
+    best = sorted((entry for entry in ranked if entry[1] < 0), key=lambda entry: entry[:2])[:count]
     return [replace(change, saved_bytes=saved(change.applied(config), None)) for _, _, change in best]
 
 

@@ -311,7 +311,9 @@ def test_program_that_does_not_fit_is_shown_with_its_largest_arrays_and_three_ch
 
 def test_program_that_the_recipe_does_not_run_is_refused():
     with pytest.raises(ValueError, match="--programs reshard: this recipe runs prefill, decode"):
-        make_plan(recipe("configs/fr3e_gsm8k.yaml"), V5E, None, names=["reshard"], vocab_size=20)
+        make_plan(
+            recipe("configs/fr3e_gsm8k.yaml", "mesh.rollout_tensor=0"), V5E, None, names=["reshard"], vocab_size=20
+        )
 
 
 def test_json_holds_the_figures_of_the_text():
