@@ -85,7 +85,9 @@ class Completion:
     def _answer_html(self) -> str:
         by_id = pieces_of(self._codec, self.token_ids.tolist()) if self._codec else {}
         pieces = [by_id.get(token, f"⟨{token}⟩") for token in self.token_ids.tolist()]
-        return answer_html(self._account(), tokens_html(pieces, self.logprobs, self.entropies, self.fork))
+        return answer_html(
+            self._account(), tokens_html(pieces, self.logprobs.tolist(), self.entropies.tolist(), self.fork)
+        )
 
     def _rollout(self) -> Rollout:
         return Rollout(self.token_ids, self.logprobs, self.entropies, self._magnitudes, self.finished)
