@@ -161,9 +161,9 @@ def test_help_topics_are_verbs_sections_settings_and_all(capsys):
 def test_example_of_a_verb_names_recipes_that_exist(capsys, verb):
     assert main([verb, "--help"]) == 0
     [example] = re.findall(r"^example: (.*)$", capsys.readouterr().out, re.MULTILINE)
-    recipes = [word for word in shlex.split(example) if re.fullmatch(r"configs/.*\.yaml", word)]
-    assert recipes or not load_verb(verb).recipe
-    assert all((REPOSITORY / recipe).is_file() for recipe in recipes), example
+    named = [word for word in shlex.split(example) if re.match("configs/|warm_starts/", word)]  # recipes and models
+    assert named or not load_verb(verb).recipe
+    assert all((REPOSITORY / name).exists() for name in named), example
 
 
 def test_overview_lists_the_verbs(capsys):
