@@ -143,8 +143,12 @@ class RunDirectory:
         raise AssertionError("the candidates do not end")
 
     @classmethod
-    def existing(cls, path: str | Path) -> RunDirectory:
+    def existing(cls, path: str | Path, *, checkpoints: bool = True) -> RunDirectory:
         """The directory of a run to resume or to read.
+
+        Args:
+          path: the directory.
+          checkpoints: they are read, too, so their format counts.
 
         Raises:
           FileNotFoundError: ``path`` holds no run.
@@ -157,7 +161,7 @@ class RunDirectory:
                 f"{chosen.path} holds no run: found {problem}; expected the directory of an earlier run "
                 "(`fr3e runs` lists them)"
             )
-        check_format(chosen.path)
+        check_format(chosen.path, checkpoints=checkpoints)
         return chosen
 
     def _traces(self) -> list[str]:
@@ -204,17 +208,18 @@ class RunDirectory:
     profile = _entry("profile")
 
 
-def check_format(run_dir: Path) -> None:
-    """Refuse a run whose directory or newest checkpoint has the number of another format.
+def check_format(run_dir: Path, *, checkpoints: bool = True) -> None:
+    """Refuse a run whose directory or, with ``checkpoints``, newest checkpoint has the number of another format.
 
     A directory without a number is read: the files of runs had the first format before it had a number.
 
     Raises:
       ConfigError: the numbers differ.
     """
-    steps = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdecimal()]
-    newest = max(steps, key=lambda path: int(path.name), default=run_dir / "checkpoints")
-    expected = {run_dir / PROVENANCE_FILE: RUN_FORMAT, newest / "host" / "metadata": CHECKPOINT_FORMAT}
+    expected = {run_dir / PROVENANCE_FILE: RUN_FORMAT}
+    if steps := [path for path in (run_dir / "checkpoints").glob("*") if checkpoints and path.name.isdecimal()]:
+        newest = max(steps, key=lambda path: int(path.name))
+        expected[newest / "host" / "metadata"] = CHECKPOINT_FORMAT
     for path, number in expected.items():
         with contextlib.suppress(OSError, DamagedRecord):  # the readers of the file say so
             if (version := read_record(Formatted, path.read_bytes(), "").get("format", number)) != number:

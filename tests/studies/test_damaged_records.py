@@ -228,7 +228,9 @@ def test_every_damaged_line_of_metrics_is_refused_by_readers_and_set_aside_by_a_
 
 @pytest.mark.parametrize("verb", ["report", "show", "analyse", "compare", "runs", "train", "eval", "export", "sample"])
 @pytest.mark.parametrize("file", ["provenance.json", "checkpoints/3/host/metadata"])
-def test_a_run_of_another_format_is_refused_by_name_in_every_verb(sweep, tmp_path, capsys, verb, file):
+def test_a_run_of_another_format_is_refused_by_name_in_every_verb_that_reads_the_file(
+    sweep, tmp_path, capsys, verb, file
+):
     folder = shutil.copytree(sweep, tmp_path / "sweep")
     run = folder / "0"
     (run / file).parent.mkdir(parents=True, exist_ok=True)
@@ -245,6 +247,9 @@ def test_a_run_of_another_format_is_refused_by_name_in_every_verb(sweep, tmp_pat
     code = main([verb, *command])
     said = capsys.readouterr()
     text = said.err + said.out
+    if file != "provenance.json" and verb not in ("train", "eval", "export", "sample"):
+        assert "found format" not in text, "no checkpoint is read"
+        return
     assert code == (0 if verb == "runs" else 2), text
     assert "found format 99, expected" in " ".join(text.split()), text
     if verb in ("report", "show"):

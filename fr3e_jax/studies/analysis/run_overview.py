@@ -129,7 +129,7 @@ def run_overview(path: Path) -> RunOverview:
     training: list[dict[str, Any]] = []
     evaluations: list[dict[str, Any]] = []
     try:
-        check_format(path)
+        check_format(path, checkpoints=False)
         settings, training, evaluations = run.settings, run.training, run.evaluations
         steps, tokens = [record["step"] for record in training], _total(training, "tokens/sampled_tokens")
     except ConfigError as error:

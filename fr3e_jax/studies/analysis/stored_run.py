@@ -45,7 +45,7 @@ class StoredRun:
           ConfigError: there is no run, or it has another format.
         """
         try:
-            return cls(RunDirectory.existing(run_folder(path)))
+            return cls(RunDirectory.existing(run_folder(path), checkpoints=False))
         except (FileNotFoundError, StoreFailed) as error:
             raise ConfigError(str(error)) from error
 
