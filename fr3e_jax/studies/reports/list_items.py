@@ -18,7 +18,7 @@ _PROMPT_FILTERS = (
     ("all", "all prompts"),
     ("mixed", "mixed only"),
     ("explored", "explored"),
-    ("returned", "kept successes"),
+    ("returned", "kept responses"),
     ("flips", "flip points"),
     ("cut", "cut at the cap"),
     ("all_right", "all right"),
@@ -79,7 +79,7 @@ def prompt_item(summary: Mapping[str, Any]) -> dict[str, Any]:
     facts = (
         f"{right}/{answers}" if verdicts else "–",
         f"step {summary['step']}",
-        is_returned and "of a kept success",
+        is_returned and "of a kept response",
         summary["states"] and f"|ΔV| {summary['delta']:.2f}",
         summary["flips"] and f"{summary['flips']} flip{'s' * (summary['flips'] > 1)}",
         summary["trouble"] and f"{summary['trouble']} not graded",

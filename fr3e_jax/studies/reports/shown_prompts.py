@@ -40,7 +40,8 @@ class ShownPrompts:
         if not stored:
             return "The run has stored no rollouts (runtime.store_rollouts)."
         some = f"{steps} of {stored} steps, one of each stretch of the run"
-        of_steps = f"all {stored} steps" if steps == stored else some
+        every = f"all {stored} steps" if stored > 1 else "the only step"
+        of_steps = every if steps == stored else some
         if steps == stored and shown == read:
             return f"All {read:,} prompts of {of_steps} are here."
         return (

@@ -264,7 +264,7 @@ def test_the_list_tells_what_a_prompt_has(browser, made_up):
         page = shown.page.locator("#view-prompts")
         entries = page.locator(".list li")
         returned = entries.filter(has_text="question 13")
-        assert "3/4" in returned.inner_text() and "of a kept success" in returned.inner_text()
+        assert "3/4" in returned.inner_text() and "of a kept response" in returned.inner_text()
         timed_out = entries.filter(has_text="question 22")
         assert "0/2" not in timed_out.inner_text() and timed_out.locator(".share").get_attribute("title").startswith(
             "no verdict"

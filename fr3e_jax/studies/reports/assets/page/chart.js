@@ -147,7 +147,7 @@ function yRange({yLog, range, stacked, top}) {
 function axes(spec, at, width) {
   const line = {stroke: colour('line'), width: 0.7};
   const axis = (size) => ({stroke: colour('muted'), grid: line, ticks: line, font: FONT, size});
-  const [x, y] = [axis(26), axis(56)];
+  const [x, y] = [axis(26), axis((_, names) => Math.max(56, ...(names ?? []).map((name) => 14 + 7 * name.length)))];
   const isWhole = at.every(Number.isInteger);
   const written =
     (digits, isShown = () => true) =>

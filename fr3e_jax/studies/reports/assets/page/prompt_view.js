@@ -96,7 +96,7 @@ function visitsElement(of) {
     const reached = [...visits].filter(([, states]) => states.length > n);
     return {name: `depth ${n + 1}`, x: reached.map(([step]) => step), y: reached.map(([, states]) => states[n][1])};
   });
-  const title = `Kept success: continued at ${plural(visits.size, 'step')}`;
+  const title = `Kept response: continued at ${plural(visits.size, 'step')}`;
   const labels = {x_label: 'training step', y_label: 'token from which it was continued'};
   const panel = findingPanel({type: 'Figure', name: 'visits', title, ...labels, series});
   panel.append(choice(element('select', {'aria-label': 'visit'}), said, shown, open));

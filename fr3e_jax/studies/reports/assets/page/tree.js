@@ -64,7 +64,8 @@ function stateFacts({value, delta, alpha}, digits) {
 function groupHead(layout, group) {
   const right = group.rollouts.filter((rollout) => rollout.outcome === 'right').length;
   const facts = [...stateFacts(group, 2), `${right} of ${group.rollouts.length} right`];
-  const x = Math.min(layout.x(group.fork), Math.max(MARGIN.left, layout.width - 280));
+  const room = 7 * [group.title, ...facts].join('   ').length;
+  const x = Math.min(layout.x(group.fork), Math.max(MARGIN.left, layout.width - room));
   const title = svg('tspan', {'font-weight': 600}, group.title);
   return label('label', x, group.y + 14, [title, svg('tspan', {dx: 8}, facts.join('   '))]);
 }
