@@ -177,5 +177,6 @@ def _array_bytes(shape: str, ignored: str = "") -> int:
 
 
 def _size(kind: str, sizes: str) -> int:
-    bits = 8 if kind == "pred" else int(re.search(r"\d+", kind)[0])
+    width = re.search(r"\d+", kind)  # tokens and opaque values have none
+    bits = 8 if kind == "pred" else int(width[0]) if width else 0
     return math.prod(int(size) for size in sizes.split(",") if size) * bits // 8

@@ -229,7 +229,7 @@ def test_metrics_tell_how_the_rewards_came_about(run):
 def test_the_run_ends_with_a_report_whose_pieces_of_tokens_make_the_texts(run, checkpoint):
     assert "Content-Security-Policy" in (run / "report.html").read_text(encoding="utf-8")
     shown = collect(StoredRun.open(run)).main
-    assert shown["run"]["state"] == "finished" and shown["sampling"]["steps_read"] == [1]
+    assert dict(shown["headline"]["facts"])["state"] == "finished" and shown["sampling"]["steps_read"] == [1]
     tokenizer, pieces = AutoTokenizer.from_pretrained(checkpoint), shown["vocabulary"]
     for record in rollouts_of(run):
         # The padded embedding has ids that the tokenizer lacks; the page shows their numbers.

@@ -301,7 +301,8 @@ def test_a_non_finite_update_leaves_only_checkpoints_of_whole_finite_steps(
     def poisoned(explore, step, credited):
         trunks = original(explore, step, credited)
         if step == ruined_step:
-            trunks[0].branches[0].advantages[:] = np.nan
+            branch = trunks[0].branches[0]
+            branch.advantages = np.full_like(branch.advantages, np.nan)
         return trunks
 
     original = collection.explored_trunks

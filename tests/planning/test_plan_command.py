@@ -138,7 +138,8 @@ def test_all_programs_of_a_run_compile_for_absent_devices(compiled_plan, tiny_ru
     written = compiled_plan("--topology", topology, "--json", verb="compile", recipe=[str(tmp_path / "recipe.yaml")])
     assert written.returncode == 0, written.stderr
     programs = json.loads(written.stdout)
-    assert {"prefill", "decode_chunk", "accumulate"} <= {program["name"] for program in programs}
+    names = {program["name"] for program in programs}
+    assert {"prefill", "decode_chunk"} <= names and any(name.startswith("accumulate") for name in names)
     assert all(program["peak_gib"] > 0 and program["seconds"] > 0 for program in programs)
 
 
