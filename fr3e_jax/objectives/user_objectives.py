@@ -73,6 +73,8 @@ class UserObjective:
         expected = f"losses {list(shape)}, one for each token, or these and a dictionary of such arrays"
         if not isinstance(statistics, dict):
             raise self._fault(f"a {type(statistics).__name__} beside the losses", expected)
+        if taken := sorted({"policy", "balance"} & statistics.keys()):
+            raise self._fault(f"a statistic {taken[0]}", f"another name: loss/{taken[0]} is a metric of the package")
         for name, array in {"losses": losses, **statistics}.items():
             if not isinstance(array, jax.Array | np.ndarray) or array.shape != shape:
                 raise self._fault(f"{name} {list(np.shape(array))}", expected)

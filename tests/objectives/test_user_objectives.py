@@ -74,6 +74,7 @@ def test_the_clipped_surrogate_as_a_loss_of_the_users_own_is_the_built_in_one(fi
         ("def loss(logprobs): return logprobs.mean()", r"returned losses \[\]; expected losses \[2, 3\], one for each"),
         ("def loss(logprobs): return logprobs, 1", "returned a int beside the losses; expected"),
         ("def loss(logprobs): return logprobs, {'kept': 1.0}", r"returned kept \[\]"),
+        ("def loss(logprobs): return logprobs, {'policy': logprobs}", "loss/policy is a metric of the package"),
         ("loss = 3", "has 3 there, which cannot be called; expected a function of logprobs, old_logprobs"),
         ("other = 3", "has no such name"),
     ],

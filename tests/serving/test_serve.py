@@ -281,8 +281,10 @@ def test_a_bad_request_gets_a_line_that_says_what_to_change(url, route, body, st
 
 def test_fields_that_change_nothing_pass(url):
     neutral = dict(user="me", frequency_penalty=0, presence_penalty=0.0, logit_bias=None, best_of=1, n=None, stop=None)
-    ask(url, prompt="a", model="runs/tiny", max_tokens=1, top_k=-1, stream=None, **neutral)
-    ask(url, "/v1/chat/completions", messages=[USER], max_tokens=1, tools=None, store=False, tool_choice="auto")
+    text = ask(url, prompt="a", model="runs/tiny", max_tokens=1, top_k=-1, stream=None, **neutral)
+    options = {"messages": [USER], "max_tokens": 1, "tools": None, "store": False, "tool_choice": "auto"}
+    chat = ask(url, "/v1/chat/completions", **options)
+    assert [answer["usage"]["completion_tokens"] for answer in (text, chat)] == [1, 1]
 
 
 def test_bodies_that_are_no_json_by_their_type_and_other_methods_are_refused(url):
