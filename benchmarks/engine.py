@@ -28,9 +28,10 @@ from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import ForwardOptions, bind, build_network
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.host_memory import keep_host_memory
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.shapes import Shapes
+from fr3e_jax.programs.shardings import param_shardings
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest

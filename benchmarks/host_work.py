@@ -38,9 +38,9 @@ from transformers import PreTrainedTokenizerFast
 from fr3e_jax.cluster.processes import digest
 from fr3e_jax.configuration.schema import LossConfig
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.learning.declared_rows import chosen_shapes
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
 from fr3e_jax.learning.finiteness import check_scores
+from fr3e_jax.learning.micro_batch_shapes import chosen_shapes
 from fr3e_jax.learning.mini_batches import MiniBatch, counted_here, fill, read_spans
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.row_planner import plan_rows

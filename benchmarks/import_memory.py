@@ -65,7 +65,8 @@ def import_and_export(directory: Path, param_dtype: str) -> None:
     from fr3e_jax.policy.config_file import read_architecture
     from fr3e_jax.policy.huggingface import load_params, save_params
     from fr3e_jax.policy.network import build_network
-    from fr3e_jax.programs.mesh import make_mesh, param_shardings
+    from fr3e_jax.programs.mesh import make_mesh
+    from fr3e_jax.programs.shardings import param_shardings
 
     architecture = read_architecture(directory)
     _, abstract, axes = build_network(architecture, param_dtype=param_dtype)

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from fr3e_jax.learning.declared_rows import chosen_shapes
 from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.micro_batch_shapes import chosen_shapes
 from fr3e_jax.learning.row_planner import Row, plan_rows
 from fr3e_jax.learning.trained_trunks import planned_sizes
 from fr3e_jax.objectives.losses import token_divisors

@@ -2,7 +2,7 @@
 
 A row holds whole trunks up to the largest fork of its branches. Short branches lie end to end over all
 lanes, long ones in one lane each. `plan_rows` tries every selection of the declared rows and takes the plan with
-the least work. `fr3e_jax.learning.declared_rows` chooses the shapes before the run.
+the least work. `fr3e_jax.learning.micro_batch_shapes` chooses the shapes before the run.
 """
 
 from __future__ import annotations

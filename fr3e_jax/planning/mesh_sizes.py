@@ -11,16 +11,8 @@ from fr3e_jax.configuration.schema import MeshConfig
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import build_network
-from fr3e_jax.programs.mesh import (
-    EXPERT_MESH_AXES,
-    MESH_AXES,
-    cache_sharding,
-    check_slices,
-    kept_hidden_sharding,
-    param_shardings,
-    rollout_shape,
-    training_shape,
-)
+from fr3e_jax.programs.mesh import EXPERT_MESH_AXES, MESH_AXES, check_slices, rollout_shape, training_shape
+from fr3e_jax.programs.shardings import cache_sharding, kept_hidden_sharding, param_shardings
 
 
 @dataclass(frozen=True)

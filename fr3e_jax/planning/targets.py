@@ -24,17 +24,11 @@ from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.lora import Adapted
 from fr3e_jax.policy.router_sums import Balance
 from fr3e_jax.policy.rows import Trunks
+from fr3e_jax.programs.context_axis import batch_axes
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
-from fr3e_jax.programs.mesh import (
-    abstract_arrays,
-    batch_axes,
-    cache_sharding,
-    kept_hidden_sharding,
-    make_mesh,
-    replicated,
-    rollout_mesh,
-)
+from fr3e_jax.programs.mesh import make_mesh, rollout_mesh
 from fr3e_jax.programs.program import programs_of
+from fr3e_jax.programs.shardings import abstract_arrays, cache_sharding, kept_hidden_sharding, replicated
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
 from fr3e_jax.session.model import configured_architecture, decoder_programs, model_on
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.declared_rows import declared_rows
+from fr3e_jax.learning.micro_batch_shapes import declared_rows
 from fr3e_jax.programs.decoder_state import DecoderSizes
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.size_buckets import power_of_two
@@ -69,5 +69,5 @@ def even_anchors(count: int, response: int) -> list[int]:
 
 
 def largest_micro_batch(config: Config, shards: int, key_cost: float) -> RowShape:
-    """The declared micro-batch with the most positions; see `fr3e_jax.learning.declared_rows.declared_rows`."""
+    """The declared micro-batch with the most positions; see `fr3e_jax.learning.micro_batch_shapes.declared_rows`."""
     return max(declared_rows(config, shards, key_cost), key=lambda shape: (shape.positions, shape))

@@ -149,7 +149,7 @@ def _unchanged(x: Any, axis: int | None = None) -> Any:
 class MeshLayout:
     """Layout of a forward pass's arrays on a mesh, and the way a layer is called.
 
-    The default leaves the layout to the compiler. (`fr3e_jax.programs.mesh.mesh_layout` makes that of a mesh.)
+    The default leaves the layout to the compiler. (`fr3e_jax.programs.shardings.mesh_layout` makes that of a mesh.)
     """
 
     hidden: Callable[[jax.Array], jax.Array] = _unchanged  # hidden states [B, N, T, E] that a product reads

@@ -25,10 +25,10 @@ from fr3e_jax.objectives.returns import clipped_value_losses
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, build_network
 from fr3e_jax.policy.rows import Rows, predictors, row_states
-from fr3e_jax.programs.mesh import mesh_layout, param_shardings, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
 from fr3e_jax.programs.program import Declarations, Program, abstract
 from fr3e_jax.programs.replicas import REPLICA
+from fr3e_jax.programs.shardings import mesh_layout, param_shardings, replicated
 
 
 class ValueRows(NamedTuple):

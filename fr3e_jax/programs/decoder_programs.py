@@ -25,16 +25,10 @@ from fr3e_jax.programs.context_axis import batch_axes
 from fr3e_jax.programs.decode_steps import Alternatives, Emitted, Interruptions, Likeliest
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, LaneSettings, cache_shape, without_caches
 from fr3e_jax.programs.host_arrays import on_mesh
-from fr3e_jax.programs.mesh import (
-    batch_sharding,
-    batch_shards,
-    cache_sharding,
-    kept_hidden_sharding,
-    mesh_layout,
-    replicated,
-)
+from fr3e_jax.programs.mesh import batch_shards
 from fr3e_jax.programs.program import Declarations, Program, abstract
 from fr3e_jax.programs.shapes import Shapes
+from fr3e_jax.programs.shardings import batch_sharding, cache_sharding, kept_hidden_sharding, mesh_layout, replicated
 from fr3e_jax.programs.size_buckets import padded, power_of_two
 
 _TOKENS_AT_ONCE = 1024

@@ -9,8 +9,8 @@ import jax
 
 from fr3e_jax.policy.lora import Adapted, merged
 from fr3e_jax.policy.network import Params
-from fr3e_jax.programs.mesh import abstract_arrays
 from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.shardings import abstract_arrays
 
 
 class FrozenBase:

@@ -17,7 +17,7 @@ beforehand would be a constant of the program, and each new value would compile 
 **Why shardings are pinned.** Inputs bring their shardings along. For outputs XLA would choose some. Then updated
 parameters might lie differently from those of the step before, and the next step would compile again. So
 ``out_shardings`` says where each output lies: parameters, gradients and optimizer state as the rules of
-`fr3e_jax.programs.mesh` split them, and metrics whole on every device, so that every process can fetch them.
+`fr3e_jax.programs.shardings` split them, and metrics whole on every device, so that every process can fetch them.
 
 **Why arguments are donated.** Parameters, gradients and optimizer state fill most of a device's memory. With
 ``donate_argnums`` an output takes over the memory of an input of the same shape and layout, so the new arrays need no
@@ -45,7 +45,6 @@ import optax
 from jax.sharding import Mesh
 
 from fr3e_jax.programs.host_arrays import on_mesh
-from fr3e_jax.programs.mesh import abstract_arrays, batch_sharding, like_params, replicated
 from fr3e_jax.programs.program import Declarations, Program
 from fr3e_jax.programs.replicas import (
     REPLICA,
@@ -55,6 +54,7 @@ from fr3e_jax.programs.replicas import (
     by_replica,
     zeros_by_replica,
 )
+from fr3e_jax.programs.shardings import abstract_arrays, batch_sharding, like_params, replicated
 
 
 def apply_gradients(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):

@@ -22,8 +22,8 @@ from fr3e_jax.policy.int8 import faulty_channels, kernel_names, quantised
 from fr3e_jax.policy.lora import joined, merged
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.frozen_base import FrozenBase
-from fr3e_jax.programs.mesh import replicated
 from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.shardings import replicated
 
 
 def read_type(setting: str, stored: str, compute: str, platform: str) -> str:

@@ -34,11 +34,12 @@ from fr3e_jax.policy.router_sums import Balance, RouterSums, balance_loss, count
 from fr3e_jax.policy.row_parts import cut, join
 from fr3e_jax.policy.rows import Rows, predictors, row_pass
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
-from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
+from fr3e_jax.programs.mesh import batch_shards
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
 from fr3e_jax.programs.program import Declarations, Program, abstract
 from fr3e_jax.programs.replicas import REPLICA, longest_of_all, sum_of_all
 from fr3e_jax.programs.row_shape import RowShape
+from fr3e_jax.programs.shardings import mesh_layout, replicated
 
 
 class RecordedRoutes(NamedTuple):
@@ -321,7 +322,7 @@ class TrainPrograms(OptimizerPrograms):
 
         Args:
           graphdef, abstract_params: of `fr3e_jax.policy.network.build_network`.
-          shardings: of the parameters (`fr3e_jax.programs.mesh.param_shardings`).
+          shardings: of the parameters (`fr3e_jax.programs.shardings.param_shardings`).
           mesh: of the shardings.
           optimizer: see `fr3e_jax.programs.optimizer_programs.make_optimizer`.
           loss: the policy loss; None: cross-entropy, for supervised fine-tuning.

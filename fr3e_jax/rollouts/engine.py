@@ -26,8 +26,6 @@ from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
 from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.size_buckets import power_of_two
-from fr3e_jax.rollouts.given_tokens import NoCalls, StopTexts
-from fr3e_jax.rollouts.pauses import Pauses
 from fr3e_jax.rollouts.promotion import Promotion
 from fr3e_jax.rollouts.requests import (
     STREAM_NAMES,
@@ -45,6 +43,8 @@ from fr3e_jax.rollouts.requests import (
 )
 from fr3e_jax.rollouts.sampled_tokens import SampledTokens
 from fr3e_jax.rollouts.schedule import Schedule, SlotAssignment, filled_lanes
+from fr3e_jax.rollouts.stop_texts import NoCalls, StopTexts
+from fr3e_jax.rollouts.tool_tokens import Pauses
 
 
 class RolloutEngine:

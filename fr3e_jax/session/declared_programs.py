@@ -15,8 +15,8 @@ from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.decoder_programs import DecoderCall
 from fr3e_jax.programs.decoder_state import DecodeState
-from fr3e_jax.programs.mesh import abstract_arrays
 from fr3e_jax.programs.program import Declarations, Declared
+from fr3e_jax.programs.shardings import abstract_arrays
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
 from fr3e_jax.rollouts.declared_shapes import base_call, explore_call, return_call
 from fr3e_jax.rollouts.requests import STREAM_NAMES

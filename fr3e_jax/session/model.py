@@ -32,8 +32,9 @@ from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
+from fr3e_jax.programs.mesh import make_mesh, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights, read_type
+from fr3e_jax.programs.shardings import abstract_arrays, param_shardings
 from fr3e_jax.programs.train_programs import TrainPrograms
 from fr3e_jax.runs.checkpoint_content import flatten_arrays
 from fr3e_jax.session.adapters_and_experts import check_experts, lora_settings

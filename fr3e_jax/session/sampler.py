@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.rollouts.engine import RolloutEngine
-from fr3e_jax.rollouts.given_tokens import NoCalls, StopTexts
 from fr3e_jax.rollouts.requests import CachedTrunk, Ended, Key, Rollout, Selector, TrunkRequest
+from fr3e_jax.rollouts.stop_texts import NoCalls, StopTexts
 from fr3e_jax.rollouts.tool_calls import ToolCalls
 from fr3e_jax.rollouts.toolbox import Toolbox
 

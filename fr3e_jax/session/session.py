@@ -15,7 +15,7 @@ from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.templates import chat_options, check_template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.hub import model_directory, pinned
-from fr3e_jax.learning.declared_rows import declared_rows
+from fr3e_jax.learning.micro_batch_shapes import declared_rows
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.objectives.user_objectives import check_estimator
 from fr3e_jax.policy.config_file import read_architecture
@@ -26,9 +26,9 @@ from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
-from fr3e_jax.rollouts.given_tokens import StopTexts
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
+from fr3e_jax.rollouts.stop_texts import StopTexts
 from fr3e_jax.rollouts.toolbox import Toolbox, answer_form, observation_form
 from fr3e_jax.runs.compilation import count_compilations, open_cache
 from fr3e_jax.session.grading import ENVIRONMENT, ResponseGrader, RewardRange

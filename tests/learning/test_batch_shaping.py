@@ -19,7 +19,8 @@ from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.network import build_network
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
+from fr3e_jax.programs.shardings import param_shardings
 from fr3e_jax.runs.ledger import TokenLedger
 
 STEP = 3

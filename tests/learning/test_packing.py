@@ -8,8 +8,8 @@ import pytest
 from packed_trunks import training_trunk
 
 from fr3e_jax.learning import mini_batches
-from fr3e_jax.learning.declared_rows import WINDOW
 from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.micro_batch_shapes import WINDOW
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.programs.row_shape import RowShape

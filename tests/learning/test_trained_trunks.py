@@ -10,8 +10,8 @@ import pytest
 from packed_trunks import training_trunk
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.learning.declared_rows import expected_mini_batches
 from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.micro_batch_shapes import expected_mini_batches
 from fr3e_jax.learning.mini_batches import MiniBatch, fill, placed, read_spans
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.trained_trunks import tokens_on_trunk, trains_trunks

@@ -15,7 +15,8 @@ from fr3e_jax.policy.architecture import UnsupportedModel
 from fr3e_jax.policy.huggingface import load_params, parameter_names, save_params, stored_shapes
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.policy.tensor_files import TensorFiles
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
+from fr3e_jax.programs.shardings import param_shardings
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 FAMILIES = {

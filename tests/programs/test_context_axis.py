@@ -14,7 +14,8 @@ from network_programs import abstract_params, assert_close, one_device, placed, 
 from random_rows import random_rows
 
 from fr3e_jax.policy.rows import Rows
-from fr3e_jax.programs.mesh import batch_sharding, make_mesh, replicated
+from fr3e_jax.programs.mesh import make_mesh
+from fr3e_jax.programs.shardings import batch_sharding, replicated
 from fr3e_jax.programs.train_programs import LossSettings, TrainRows
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")

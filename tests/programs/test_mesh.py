@@ -18,19 +18,14 @@ from jax.sharding import PartitionSpec as P
 from fr3e_jax.policy.architecture import PUBLISHED
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.decoder_programs import promoted_shardings
-from fr3e_jax.programs.mesh import (
-    EXPERT_MESH_AXES,
-    MESH_AXES,
-    MeshMismatch,
+from fr3e_jax.programs.mesh import EXPERT_MESH_AXES, MESH_AXES, MeshMismatch, batch_shards, make_mesh, rollout_mesh
+from fr3e_jax.programs.shardings import (
     batch_sharding,
-    batch_shards,
     cache_sharding,
     head_counts,
     kept_hidden_sharding,
     like_params,
-    make_mesh,
     param_shardings,
-    rollout_mesh,
     spec,
 )
 

@@ -15,14 +15,15 @@ import pytest
 from compiled_program import Compiled
 from network_programs import abstract_params, adamw, one_device, shardings_on, train_programs
 
-from fr3e_jax.learning.declared_rows import WINDOW
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.micro_batch_shapes import WINDOW
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
-from fr3e_jax.programs.mesh import batch_sharding, batch_shards, make_mesh, replicated, rollout_mesh
+from fr3e_jax.programs.mesh import batch_shards, make_mesh, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.row_shape import RowShape
+from fr3e_jax.programs.shardings import batch_sharding, replicated
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
 

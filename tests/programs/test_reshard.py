@@ -17,8 +17,9 @@ from fr3e_jax.policy.lora import Adapted, LoraSettings, build_adapted_network, j
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.programs.reshard import NonFiniteWeights, RolloutWeights, _Refinement, read_type
+from fr3e_jax.programs.shardings import param_shardings
 
 
 @pytest.fixture(scope="module")

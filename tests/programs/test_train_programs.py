@@ -28,9 +28,10 @@ from fr3e_jax.policy.network import bind
 from fr3e_jax.policy.rows import Rows, run_trunks
 from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.programs.program import programs_of
 from fr3e_jax.programs.row_shape import RowShape
+from fr3e_jax.programs.shardings import param_shardings
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, TrainRows, policy_token_losses
 
 MODES = ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "token_sum_norm"]

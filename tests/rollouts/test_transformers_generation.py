@@ -10,8 +10,9 @@ from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
-from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.programs.shapes import Shapes
+from fr3e_jax.programs.shardings import param_shardings
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 from fr3e_jax.verbs.export import export_run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.learning.declared_rows import MOST_SHAPES, chosen_shapes, declared_rows, expected_mini_batches
+from fr3e_jax.learning.micro_batch_shapes import MOST_SHAPES, chosen_shapes, declared_rows, expected_mini_batches
 from fr3e_jax.learning.row_planner import Row, micro_batches, plan_rows
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.rollouts.expected_lengths import expected_lengths

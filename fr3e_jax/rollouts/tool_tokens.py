@@ -1,4 +1,4 @@
-"""Lanes that pause for an answer, and then read it: the decoder's side, on the host.
+"""The way of a tool's tokens into a rollout: its lane pauses for the answer, and then reads it (on the host).
 
 A lane whose branch completes a call stops, as at a stop token, but keeps its branch, its cache and its place. When the
 answer is there, the decode steps take its tokens instead of sampling. No branch moves to another lane, and no position
