@@ -99,6 +99,32 @@ def dataset_files(url: str, owner: str) -> list[Path]:
     return sorted(path for path in folder.glob(match["pattern"]) if path.is_file())
 
 
+def split_files(repository: str, configuration: str, split: str, suffixes: tuple[str, ...], owner: str) -> list[Path]:
+    """The files of a split of a dataset on the hub: their names begin with it, or they lie in a folder of its name.
+
+    Args:
+      repository: ``OWNER/NAME[@REVISION]``.
+      configuration: the folder that has the split; "": any.
+      split: its name.
+      suffixes: of files of rows; the first of which there are files is taken.
+      owner: who asks, for messages.
+
+    Raises:
+      FileNotFoundError: the hub and its cache do not give them, or it has none.
+    """
+    places = [f"{configuration}/"] if configuration else ["", "*/"]
+    starts = [f"{place}{split}{rest}" for place in places for rest in ("*", "/*")]
+    folder = _fetched("dataset", repository, tuple(f"{start}{end}*" for start in starts for end in suffixes), owner)
+    files = sorted(path for start in starts for path in folder.glob(start) if path.is_file())
+    for end in suffixes:
+        if matching := [path for path in files if path.name.removesuffix(".gz").endswith(end)]:
+            return matching
+    raise FileNotFoundError(
+        f"{owner}: the dataset has no files of rows named after the split {split}; name them, "
+        f"{SCHEME}{repository}/PATTERN"
+    )
+
+
 @functools.lru_cache(maxsize=64)
 def _fetched(kind: str, name: str, patterns: Sequence[str], asker: str) -> Path:
     """The folder of a snapshot in the cache, with the files of these patterns."""

@@ -171,3 +171,43 @@ print(json.dumps([tried(golds, name, split) for name, split in NAMES]))
     assert by_id == with_split == by_name == "['1', '2', '3']"
     assert "no file of dataset card sums, split test" in no_file
     assert "the hub has no such dataset" in no_set and "us/nothing" in no_set
+
+
+def test_a_datasets_id_without_a_card_stands_for_the_files_of_its_split(hub, tmp_path):
+    rows = {
+        "data/train-0.jsonl": [("1+1?", 2)],
+        "data/train-1.jsonl": [("1+2?", 3)],
+        "data/test-0.jsonl": [("2+2?", 4)],
+    }
+    rows |= {"easy/val/0.jsonl": [("1?", 1)], "hard/val/0.jsonl": [("9?", 9)]}
+    for name, pairs in rows.items():
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_text("".join(json.dumps({"q": q, "answer": a}) + "\n" for q, a in pairs))
+    hub.repositories["datasets", "us/sums"] = tmp_path / "set"
+    code = """
+from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.datasets import DatasetsTask
+
+def problems(train, test, columns=("question=q",)):
+    try:
+        task = DatasetsTask(DataConfig(task="datasets", train=[train], eval=[test], columns=list(columns)))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return [[(p.id, p.prompt, p.gold) for p in task.problems(split)] for split in ("train", "test")]
+
+print(json.dumps([str(problems(*each)) for each in (
+    ("us/sums", "us/sums"),
+    ("us/sums/hard/val", "us/sums/test"),
+    ("us/sums/val", "us/sums"),
+    ("us/sums/dev", "us/sums"),
+    ("us/sums", "us/sums", ()),
+    ("us/other", "us/sums"),
+)]))
+"""
+    (both, hard, several, no_split, no_columns, no_set), _ = ask(tmp_path, hub.url, code)
+    assert both == str([[("sums/train/0", "1+1?", "2"), ("sums/train/1", "1+2?", "3")], [("sums/test/0", "2+2?", "4")]])
+    assert hard == str([[("sums/val/0", "9?", "9")], [("sums/test/0", "2+2?", "4")]])
+    assert "us/sums/val has the split val in easy, hard; name one: us/sums/FOLDER/val" in several
+    assert "no files of rows named after the split dev; name them, hf://datasets/us/sums/PATTERN" in no_split
+    assert "has the columns q, answer; expected the question in one of" in no_columns
+    assert "the hub has no such dataset" in no_set and "ConfigError" in no_set

@@ -101,8 +101,8 @@ class Trainer:
         ``(function, weight)``, whose weighted mean is the reward. The mean of each is the metric ``rewards/NAME``. A
         function gets the columns that it names. It runs in this process, and what it raises comes back as it is. None:
         the verifier of the recipe, or with ``problems`` exact equality with the row's ``gold`` or ``answer``.
-      problems: rows with a ``prompt``, a text or a list of messages: a list of dicts, a JSONL file, a
-        ``datasets.Dataset``, a Grain source. None: the task of the recipe.
+      problems: rows with a ``prompt``, a text or a list of messages: a list of dicts, a file (JSONL, JSON, CSV,
+        Parquet), a ``datasets.Dataset``, a Grain source. None: the task of the recipe.
       held_out: rows to evaluate on; None: every tenth of ``problems``, which then does not train.
       environment: a class, or another callable without arguments, whose objects have ``reset(problem, seed)`` and
         ``step(text)`` (docs/users/environments.md). Its steps give the rewards. None: the recipe's

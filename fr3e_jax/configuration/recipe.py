@@ -18,7 +18,7 @@ from fr3e_jax.shipped_files import find_recipe, recipe_names
 INCLUDE = "include"
 CODE = ("data.task", "data.verifier", "tools.kind", "environment.kind", "loss.function", "advantage.base_estimator")
 """Settings that may name a file of the user's code."""
-FILES = ("model.path", "model.tokenizer", "data.root", "data.path")
+FILES = ("model.path", "model.tokenizer", "data.root", "data.path", "data.template")
 """Settings that name files to read, or an address in an object store."""
 
 
@@ -73,6 +73,8 @@ def _beside(recipe: Path, path: str, value: Any) -> Any:
     file, colon, name = value.rpartition(":") if path in CODE else (value, "", "")
     if not file or (path in CODE and not file.endswith(".py")) or not (recipe.parent / file).exists():
         return value
+    if path == "data.template" and not (recipe.parent / file).is_file():
+        return value  # a template's name, and a folder of that name
     return f"{(recipe.parent / file).resolve()}{colon}{name}"
 
 

@@ -66,16 +66,23 @@ class DataConfig:
     )
     root: str = option("", "directory or address under which the files of dataset cards lie (data.task=datasets)")
     train: list[str] = option(
-        [], "dataset cards to train on (data.task=datasets): CARD or CARD/SPLIT, CARD a name in configs/data or a file"
+        [],
+        "dataset cards to train on (data.task=datasets): CARD or CARD/SPLIT, CARD a name in configs/data or a file; or "
+        "files of rows, or ids of the Hugging Face hub",
+    )
+    columns: list[str] = option(
+        [], "NAME=PATH: columns of files without a card, such as answer=reward_model.ground_truth (docs/users/data.md)"
     )
     weights: list[float] = option(
         [], "share of each training card in the mixture; empty: in proportion to its problems", gt=0
     )
     eval: list[str] = option([], "dataset cards to evaluate on (data.task=datasets): CARD or CARD/SPLIT")
-    template: str = option("plain", "named template that makes a prompt from a question (docs/users/data.md)")
+    template: str = option(
+        "plain", "template that makes a prompt from a question: its name, or a file (docs/users/data.md)"
+    )
     system: str = option("", "system message before each question, in a chat template")
     template_options: list[str] = option(
-        [], "NAME=VALUE: variables of the chat template, such as enable_thinking=false"
+        [], "NAME=VALUE: variables of the chat template, such as enable_thinking=false or tools=FILE.json"
     )
     verifier: str = option(
         "", "'FILE.py:NAME' / 'package.module:NAME' of your own verifier, called in a worker; empty: the task's"

@@ -19,7 +19,7 @@ from fr3e_jax.data.formats import FORMATS
 NAME = re.compile(r"[\w.-]+")  # of a card, which is the first part of problem ids
 RESERVED = {"dataset", "golds", "level", "subject"}  # keys of Problem.extra that the loader sets itself
 TEXTS = ("name", "title", "paper", "source", "licence", "note", "verifier")
-RULES = ("question", "answer", "solution", "level", "subject")
+RULES = ("question", "answer", "solution", "level", "subject", "system", "tools")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SplitCard:
       files: paths or globs under ``data.root``; the first pattern that matches is read.
       format: ``auto`` (by suffix), ``jsonl``, ``json``, ``csv``, ``parquet`` or ``tfds``.
       builder, builder_split: a TFDS dataset, ``name[/config][:version]``, and its split.
-      fields: the rules of question and answer, and optionally of solution, level and subject.
+      fields: the rules of question and answer, and optionally of solution, level, subject, system message and tools.
       extra: maps keys of ``Problem.extra`` to the dotted paths of their values.
       filters: maps dotted paths to the values that are kept.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.conversation import gives_away, map_question, messages_of, question_of
+from fr3e_jax.conversation import map_question, messages_of, question_of, without_answer
 from fr3e_jax.data.card_file import Card, SplitCard
 from fr3e_jax.data.fields import Unusable, lookup, parse_path
 from fr3e_jax.data.formats import NO_ROWS, Row, find_files, read_file, read_tfds
@@ -32,10 +32,10 @@ class LoadedSplit:
       problems: the problems of the kept rows; ids are ``card/split/row``.
       solutions: the worked solution of each problem, or None.
       dropped: reason to number of rows: ``malformed_row``, ``empty_question``, ``empty_gold`` (missing, null or
-        blank), ``unreadable_question`` (faulty messages), ``answer_in_question`` (messages that end with an answer,
-        the gold one in it), ``unreadable_gold`` (no marker, no closed box, neither text nor number, braces that do not
-        close), ``filtered_PATH``, ``duplicate`` (question and gold answer of an earlier row); for programs also
-        ``unusable_tests``, ``failing_reference`` and ``rewarded_empty_program`` (`fr3e_jax.data.program_checks`).
+        blank), ``unreadable_question`` (faulty messages), ``unreadable_gold`` (no marker, no closed box, neither text
+        nor number, braces that do not close), ``filtered_PATH``, ``duplicate`` (question and gold answer of an earlier
+        row); for programs also ``unusable_tests``, ``failing_reference`` and ``rewarded_empty_program``
+        (`fr3e_jax.data.program_checks`).
       repeated_questions: kept rows with the question of an earlier row and another gold answer.
     """
 
@@ -105,9 +105,6 @@ def _complaint(reason: str, rows: Sequence[Row], source: SplitCard) -> str:
     if fault == "filtered":
         allowed, values = source.filters[field], dict.fromkeys(str(lookup(row, field)) for row in rows)
         return f"filters.{field} keeps {list(allowed)}; the rows have {', '.join(values)}"
-    if reason == "answer_in_question":
-        path = source.fields["question"].path
-        return f"fields.question ({path}) ends with an answer of the assistant that has the gold one in it"
     field = "answer" if field == "gold" else field
     if field not in source.fields or not rows:
         return reason
@@ -119,7 +116,7 @@ def _complaint(reason: str, rows: Sequence[Row], source: SplitCard) -> str:
         return f"{name} is empty or missing"
     if field == "question" and messages_of(value) is not None:
         try:
-            question_of(value)
+            question_of(value, tools=lookup(rows[0], source.fields["tools"].path) if "tools" in source.fields else None)
         except ValueError as error:
             return f"{name} {error}"
     if isinstance(value, list | tuple) and value:
@@ -159,8 +156,7 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, problems: dict) ->
     golds = _read(row, source, "answer") if "answer" in source.fields else ("",)
     if card.verifier not in WHOLE_RESPONSE and not all(map(can_be_boxed, golds)):
         raise _Dropped("unreadable_gold")
-    if gives_away(question, golds):
-        raise _Dropped("answer_in_question")
+    question, answered = without_answer(question, golds)
     if "choices" in extra:
         choices = map("({}) {}".format, string.ascii_uppercase, extra["choices"])
         question = map_question(question, lambda text: "\n".join([text, *choices]))
@@ -169,17 +165,20 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, problems: dict) ->
         extra["golds"] = golds
     if (question, golds[0]) in problems:
         raise _Dropped("duplicate")
-    problems[question, golds[0]] = Problem(name, question, golds[0], extra), _optional(row, source, "solution")
+    solution = _optional(row, source, "solution") or answered
+    problems[question, golds[0]] = Problem(name, question, golds[0], extra), solution
 
 
 def _question(row: Row, source: SplitCard) -> str:
     """The question of a row; messages become a conversation, with the field's steps on the user's last message."""
     rule = source.fields["question"]
     value = lookup(row, rule.path)
-    if messages_of(value) is None:
-        return _read(row, source, "question")[0]
+    tools = lookup(row, source.fields["tools"].path) if "tools" in source.fields else None
+    is_text = messages_of(value) is None
+    value = _read(row, source, "question")[0] if is_text else value
     try:
-        question = map_question(question_of(value), rule.extract)
+        question = question_of(value, _optional(row, source, "system") or "", tools)
+        question = question if is_text else map_question(question, rule.extract)
     except Unusable as error:
         raise _Dropped(f"{error.reason}_question") from None
     except ValueError:

@@ -39,8 +39,8 @@ class DatasetsTask:
         self._config = config
         self._template = load_template(config.template)
         self.parts: dict[Split, tuple[LoadedSplit, ...]] = {
-            "train": _load(config.train, "train", config.root, "data.train"),
-            "test": _load(config.eval, "test", config.root, "data.eval"),
+            "train": _load(config, config.train, "train", "data.train"),
+            "test": _load(config, config.eval, "test", "data.eval"),
             "development": (),
         }
         if config.development_share:
@@ -144,16 +144,16 @@ def finished_solution(solution: str, gold: str, extraction: str) -> str:
     return solution if "\\boxed" in solution else f"{solution}\nThe final answer is $\\boxed{{{gold}}}$."
 
 
-def _load(names: Sequence[str], default_split: str, root: str, setting: str) -> tuple[LoadedSplit, ...]:
+def _load(config: DataConfig, names: Sequence[str], default_split: str, setting: str) -> tuple[LoadedSplit, ...]:
     loaded: list[LoadedSplit] = []
     for name in names:
         try:
-            card, split = load_named(name, default_split, root)
+            card, split = load_named(name, default_split, config.root, config.columns)
         except ConfigError as error:
             raise ConfigError(f"{setting}: {error}") from error
         if f"{card.name}/{split}" in [earlier.name for earlier in loaded]:
             raise ConfigError(f"{setting} names {card.name}/{split} twice; to weight it, use data.weights")
-        read = load_split(card, split, root)
+        read = load_split(card, split, config.root)
         if card.verifier == "code":
             from fr3e_jax.data.program_checks import with_usable_tests  # starts the grader's workers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import zlib
 from collections import Counter
@@ -138,7 +139,7 @@ def _csv_rows(path: Path, dropped: Counter[str]) -> Iterator[Row]:
         content = path.read_bytes()
         text = (gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content).decode("utf-8-sig")
         header = text.lstrip().partition("\n")[0]
-        rows = csv.DictReader(text.splitlines(keepends=True), delimiter=max(",;\t", key=header.count), strict=True)
+        rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count), strict=True)
         for row in rows:
             if None in row or None in row.values():  # more cells than columns, or fewer
                 dropped["malformed_row"] += 1

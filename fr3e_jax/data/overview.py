@@ -68,7 +68,7 @@ class SetOverview:
 
 @dataclass
 class Overview:
-    """The result of `fr3e data`; ``prompts`` are (problem id, gold answer, rendered text)."""
+    """The result of `fr3e data`; ``prompts`` are (problem id, gold answer, rendered text, token ids)."""
 
     recipe: str
     task: str
@@ -77,7 +77,7 @@ class Overview:
     max_prompt_tokens: int
     sets: list[SetOverview]
     overlaps: list[Overlap]
-    prompts: list[tuple[str, str, str]]
+    prompts: list[tuple[str, str, str, list[int]]]
 
     def as_json(self) -> dict[str, Any]:
         """Plain mappings and lists, with the share of each overlap."""
@@ -112,7 +112,7 @@ def overview(config: Config) -> Overview:
     def rendered(problem: Problem) -> str:
         return template.render(problem.prompt, codec.render_chat)
 
-    examples = [(each.id, each.gold, _or_complaint(rendered, each)) for each in _examples(sets)]
+    examples = [(each.id, each.gold, *_or_complaint(rendered, codec, each)) for each in _examples(sets)]
     return Overview(
         recipe=config.name,
         task=task.name,
@@ -149,13 +149,18 @@ def _sample(problems: Sequence[Problem]) -> Sequence[Problem]:
     return [problems[index * (len(problems) // SAMPLE)] for index in range(SAMPLE)]
 
 
-def _or_complaint(rendered: Callable[[Problem], str], problem: Problem) -> str:
+def _or_complaint(rendered: Callable[[Problem], str], codec: TextCodec, problem: Problem) -> tuple[str, list[int]]:
+    """The prompt and its token ids, none if it cannot be spelled; or why the problem is dropped."""
     try:
-        return rendered(problem)
+        text = rendered(problem)
     except ConfigError:  # of the settings, and not of this problem
         raise
     except ValueError as error:
-        return f"dropped: {error}"
+        return f"dropped: {error}", []
+    try:
+        return text, codec.encode_prompt(text)
+    except ValueError:  # counted, and named once for all
+        return text, []
 
 
 def _describe(each: _Set, task: Task, config: Config, encode: Callable[[Problem], Sequence[int]]) -> SetOverview:

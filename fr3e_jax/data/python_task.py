@@ -18,9 +18,11 @@ import numpy as np
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.conversation import gives_away, question_of
-from fr3e_jax.data.fields import Unusable, text_of
-from fr3e_jax.data.jsonl import existing_file, read_rows
+from fr3e_jax.conversation import question_of, without_answer
+from fr3e_jax.data.cards import COLUMNS
+from fr3e_jax.data.fields import Unusable, lookup, text_of
+from fr3e_jax.data.formats import SUFFIXES, read_file
+from fr3e_jax.data.jsonl import existing_file
 from fr3e_jax.data.task import Demonstration, Split, Task
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import UserCodeError, Verifier, exact_match, is_number
@@ -31,12 +33,13 @@ Reward = Callable[..., float]
 Rewards = Reward | Sequence[Reward | tuple[Reward, float]]
 """One reward, or several with or without weights; the reward is their weighted mean."""
 Rows = str | Path | Iterable[Mapping[str, Any]]
-"""A JSONL file, or rows: dicts, a ``datasets.Dataset``, a Grain source."""
+"""A file (JSONL, JSON, CSV, Parquet), or rows: dicts, a ``datasets.Dataset``, a Grain source."""
 
 MakeEnvironment = Callable[[], Any]
 """A callable without arguments that makes an environment: ``reset(problem, seed)`` and ``step(text)``."""
 
-GOLD = ("gold", "answer")  # columns that hold the gold answer; the first that a row has counts
+PROMPT = ("prompt", *COLUMNS["question"])  # columns that hold the question; the first that a row has counts
+GOLD = ("gold", *(name for name in COLUMNS["answer"] if name != "solution"))  # and those with the gold answer
 HELD_OUT_SHARE = 10  # one row in so many is held out if no held-out problems are given
 _OWN = ("prompt", "response")
 
@@ -45,6 +48,8 @@ def read_problems(
     rows: Rows, what: str, dropped: Counter[str] | None = None, *, needs_gold: bool = True, needs_prompt: bool = True
 ) -> list[Problem]:
     """Problems of rows. ``prompt`` is a row's question, a text or messages; ``gold`` or ``answer`` is its answer.
+
+    Other usual names (`fr3e_jax.data.cards.COLUMNS`), and columns ``system`` and ``tools``, are read as in files.
 
     All columns go to rewards.
 
@@ -62,7 +67,7 @@ def read_problems(
       FileNotFoundError: there is no such file.
     """
     dropped = Counter() if dropped is None else dropped
-    source = read_rows(existing_file(str(rows), what), dropped) if isinstance(rows, str | Path) else rows
+    source = _rows_of_file(existing_file(str(rows), what), dropped) if isinstance(rows, str | Path) else rows
     problems: dict[str, Problem] = {}
     for index, row in enumerate(_each(source)):
         prompt = _prompt(row, f"{what}[{index}]")
@@ -71,9 +76,8 @@ def read_problems(
             dropped["empty_question"] += 1
         elif needs_gold and fault:
             dropped[f"{fault}_gold"] += 1
-        elif gives_away(prompt, [gold]):
-            dropped["answer_in_question"] += 1
         else:
+            prompt, _ = without_answer(prompt, [gold])
             name = _text_or_fault(row.get("id"))[0]
             name = f"{what}/{index}" if not name or name in problems else name
             problems[name] = Problem(id=name, prompt=prompt, gold=gold, extra=dict(row))
@@ -87,14 +91,20 @@ def read_problems(
     return list(problems.values())
 
 
+def _rows_of_file(path: Path, dropped: Counter[str]) -> Iterable[Mapping[str, Any]]:
+    suffix = Path(path.name.removesuffix(".gz")).suffix
+    return read_file(path, "auto" if suffix in SUFFIXES else "jsonl", dropped)
+
+
 def _gold(row: Mapping[str, Any]) -> tuple[str, str]:
     """The gold answer of a row, or "" and the fault of the last column that could have it."""
     fault = "empty"
     for name in GOLD:
-        text, reason = _text_or_fault(row.get(name))
+        value = lookup(row, name)
+        text, reason = _text_or_fault(value)
         if text:
             return text, ""
-        fault = reason if row.get(name) is not None else fault
+        fault = reason if value is not None else fault
     return "", fault
 
 
@@ -126,15 +136,17 @@ def _prompt(row: Any, where: str) -> str:
         raise ValueError(
             f"{where} is a {type(row).__name__}; expected a mapping with a prompt, as {{'prompt': '1+2='}}"
         )
-    if "prompt" not in row:
+    name = next((name for name in PROMPT if name in row), "")
+    if not name:
         raise ValueError(
             f"{where} has no prompt (its columns: {', '.join(map(str, row)) or 'none'}); expected a text or a list of "
             "messages under 'prompt'; for a chat model set data.template=chat"
         )
+    system = next((row[each] for each in COLUMNS["system"] if isinstance(row.get(each), str)), "")
     try:
-        return question_of(row["prompt"])
+        return question_of(row[name], system, row.get("tools"))
     except ValueError as error:
-        raise ValueError(f"{where}: its prompt {error}") from None
+        raise ValueError(f"{where}: its {name} {error}") from None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ import yaml
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.conversation import Conversation, map_question
+from fr3e_jax.conversation import Conversation, map_question, tool_schemas
+from fr3e_jax.data.jsonl import existing_file
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ _RESERVED = (
     *("messages", "conversation", "tokenize", "add_generation_prompt", "continue_final_message", "strftime_now"),
     *("chat_template", "return_dict", "return_tensors", "padding", "truncation", "max_length"),
 )
+CHAT_SUFFIXES = (".jinja", ".jinja2", ".j2")  # of a file with a chat template of the user's
 QUESTION, ANSWER = "\x02Question 7\x03", "\x02Answer 7\x03"  # texts that no template has
 RenderChat = Callable[..., str]
 
@@ -48,14 +50,16 @@ class ChatOptions:
     Attributes:
       system: the system message; "": none.
       options: keyword arguments of the template, such as ``enable_thinking``.
+      source: a chat template (Jinja) in the place of the tokenizer's; "": there is none.
     """
 
     system: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
 
     @classmethod
-    def of(cls, options: Sequence[str], system: str = "") -> ChatOptions:
-        """Options written as ``NAME=VALUE``, the value in YAML.
+    def of(cls, options: Sequence[str], system: str = "", source: str = "") -> ChatOptions:
+        """Options written as ``NAME=VALUE``, the value in YAML; ``tools`` are a list of schemas or a file of them.
 
         Raises:
           ConfigError: one is not, or is an argument that the trainer gives.
@@ -72,7 +76,9 @@ class ChatOptions:
                 values[name] = yaml.safe_load(text) if text else ""
             except yaml.YAMLError:
                 values[name] = text
-        return cls(system, values)
+        if "tools" in values:
+            values["tools"] = _tools(values["tools"])
+        return cls(system, values, source)
 
 
 PLAIN_CHAT = ChatOptions()
@@ -86,9 +92,24 @@ def dated(source: str) -> str:
     return f"{{% macro strftime_now(format) %}}{{{{ format{filters} }}}}{{% endmacro %}}{source}"
 
 
+def _tools(value: Any) -> list[dict[str, Any]]:
+    """Schemas of functions, or those of a file in JSON or YAML; raises ConfigError for anything else."""
+    setting = "data.template_options: tools"
+    try:
+        if isinstance(value, str) and not value.lstrip().startswith("["):
+            value = yaml.safe_load(existing_file(value, setting).read_text(encoding="utf-8"))
+        return tool_schemas(value)
+    except (ValueError, OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{setting} {error}".replace("\n", " ")) from error
+
+
 def chat_options(data: DataConfig) -> ChatOptions:
     """The options of the settings; raises ConfigError for an option that is none."""
-    return ChatOptions.of(data.template_options, data.system)
+    return ChatOptions.of(data.template_options, data.system, _chat_source(data.template))
+
+
+def _chat_source(template: str) -> str:
+    return _read(template) if template.endswith(CHAT_SUFFIXES) else ""
 
 
 @dataclass(frozen=True)
@@ -140,7 +161,8 @@ class Template:
             )
         if not isinstance(asked, Conversation):
             return render_chat([{"role": "user", "content": asked}])
-        prompt = render_chat(asked.messages, continues=asked.continues_an_answer)
+        prompt = render_chat(asked.messages, continues=asked.continues_an_answer, tools=asked.tools)
+        _check_tools(asked.tools, prompt)
         for message in asked.messages:
             if message["role"] not in ("assistant", "tool") and message["content"].strip() not in prompt:
                 raise ValueError(
@@ -214,8 +236,13 @@ class RendersChat(Protocol):
     def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of token ids."""
 
-    def render_chat(self, messages: Sequence[dict[str, str]], *, continues: bool = False) -> str:
+    def render_chat(
+        self, messages: Sequence[dict[str, Any]], *, continues: bool = False, tools: Sequence[dict[str, Any]] = ()
+    ) -> str:
         """The text of a conversation before the model's answer."""
+
+    def prompts_the_model(self) -> bool:
+        """Whether the chat template begins the model's turn where it is asked to."""
 
 
 def check_template(template: Template, codec: RendersChat) -> None:
@@ -241,6 +268,7 @@ def check_template(template: Template, codec: RendersChat) -> None:
             raise ConfigError(
                 f"data.template={template.name}: the tokenizer's chat template leaves out {name}; {advice}"
             )
+    _check_tools(codec.chat.options.get("tools", ()), prompt)
     try:
         question = f"{template.before}{QUESTION}{template.after}"
         roles = {"user": question, "assistant": ANSWER}
@@ -249,7 +277,7 @@ def check_template(template: Template, codec: RendersChat) -> None:
         return  # it takes one message only
     before, answered, after = conversation.partition(ANSWER)
     missing = before.removeprefix(prompt.rstrip()).strip() if before.startswith(prompt.rstrip()) else ""
-    if answered and missing:
+    if answered and missing and not codec.prompts_the_model():  # else the model writes that, such as its thoughts
         raise ConfigError(
             f"data.template={template.name}: the prompt of the tokenizer's chat template stops before {missing!r}, "
             f"where the model's turn begins; let it write that if add_generation_prompt is true, or {advice}"
@@ -277,10 +305,44 @@ def _warn_of_unstopped_turn(template: str, after: str, codec: RendersChat) -> No
         )
 
 
+def _check_tools(tools: Sequence[Mapping[str, Any]], prompt: str) -> None:
+    """Raise ValueError if a prompt lacks a tool's name."""
+    for schema in tools:
+        if str(schema["function"].get("name", "")) not in prompt:
+            raise ValueError(f"the chat template leaves out the tool {schema['function'].get('name')!r}; mend it")
+
+
+def _read(name: str) -> str:
+    """The text of a template's file; raises ConfigError if there is none."""
+    try:
+        return existing_file(name, "data.template").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"data.template: {error}") from error
+
+
+def is_file(name: str) -> bool:
+    """Whether ``data.template`` names a file."""
+    return name.endswith((*CHAT_SUFFIXES, ".txt"))
+
+
 def load_template(name: str) -> Template:
-    """The template of this name; raises ConfigError with the nearest name if there is no such template."""
+    """The template of this name, or of a file: a chat template in Jinja, or a text with ``{question}`` in it.
+
+    Raises:
+      ConfigError: there is no such template or file.
+    """
+    if name.endswith(CHAT_SUFFIXES):
+        _read(name)
+        return Template(name, "boxed", "a file of the user's", chat=True)
+    if name.endswith(".txt"):
+        before, mark, after = _read(name).partition("{question}")
+        if not mark or "{question}" in after:
+            raise ConfigError(f"data.template={name}: expected the text around {{question}}, which stands there once")
+        return Template(name, "boxed_or_hashes", "a file of the user's", before, after)
     if name not in TEMPLATES:
         nearest = difflib.get_close_matches(name, TEMPLATES, n=1)
         advice = f"nearest: data.template={nearest[0]}" if nearest else f"expected one of {', '.join(TEMPLATES)}"
-        raise ConfigError(f"data.template={name} is not a prompt template; {advice}")
+        raise ConfigError(
+            f"data.template={name} is not a prompt template; {advice}, or a file of your own (.jinja or .txt)"
+        )
     return TEMPLATES[name]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 GENERATION_CONFIG = "generation_config.json"
 _MOST_LAYERS = 10_000
+THOUGHT = "<think>"
 FALLBACK_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 FILES = (  # of a tokenizer directory, that are read
     "tokenizer.json",
@@ -100,7 +101,10 @@ class TextCodec:
         return cls(_read(path), stops, path, chat)
 
     def save(self, directory: str | Path) -> None:
-        """Write a tokenizer directory: unchanged copies of the loaded files, or the embedded tokenizer's files."""
+        """Write a tokenizer directory: unchanged copies of the loaded files, or the embedded tokenizer's files.
+
+        A chat template of the settings takes the place of the tokenizer's.
+        """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         if self.source is not None:
@@ -110,6 +114,8 @@ class TextCodec:
                 copy = directory / path.relative_to(self.source)
                 copy.parent.mkdir(exist_ok=True)
                 shutil.copyfile(path, copy)
+            if self.chat.source:
+                (directory / "chat_template.jinja").write_text(self.chat.source, encoding="utf-8")
             return
         self.tokenizer.save_pretrained(directory)
         path = directory / "tokenizer_config.json"
@@ -119,7 +125,9 @@ class TextCodec:
         config.pop("backend", None)
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, continues: bool = False) -> str:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, continues: bool = False, tools: Sequence[Any] = ()
+    ) -> str:
         """The text of a conversation before the model's answer, by the tokenizer's chat template.
 
         A system message at the beginning takes the place of that of the settings.
@@ -127,21 +135,29 @@ class TextCodec:
         Args:
           messages: dicts with ``"role"`` and ``"content"``.
           continues: the last message is the assistant's; the text ends with it, and the model continues it.
+          tools: schemas of functions, in place of those of the settings.
 
         Raises:
           ValueError: the tokenizer has no chat template, or the template refuses these messages.
         """
-        if isinstance(self.tokenizer, CharacterTokenizer) or self.tokenizer.chat_template is None:
+        if isinstance(self.tokenizer, CharacterTokenizer) or not self._chat_template:
             raise ValueError(
                 f"the tokenizer {'of ' + str(self.source) if self.source else 'embedded here'} has no chat template; "
-                "set data.template to one that needs none, or model.tokenizer to a chat model's tokenizer"
+                "set data.template to one that needs none or to a file (.jinja), or model.tokenizer to a chat model's"
             )
         if self.chat.system and (not messages or messages[0]["role"] != "system"):
             messages = [{"role": "system", "content": self.chat.system}, *messages]
+        answer = str(messages[-1]["content"]) if continues else ""
         if self._takes_parts:
             messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
         try:
-            return self._applied(messages, continues=continues)
+            options: dict[str, Any] = {"tools": list(tools)} if tools else {}
+            text = self._applied(messages, continues=continues, **options)
+            if continues and THOUGHT in answer:
+                begun = self._applied(messages[:-1], **options)
+                # Qwen's template puts an empty thought before the one that has begun.
+                text = begun + answer if THOUGHT in text.removeprefix(begun).partition(answer.strip())[0] else text
+            return text
         except Exception as error:  # a template may raise anything
             reason = " ".join(str(error).split())
             raise ValueError(
@@ -159,17 +175,28 @@ class TextCodec:
                     return not isinstance(content, str)
         return False
 
-    def _applied(self, messages: Sequence[Mapping[str, Any]], *, continues: bool = False) -> str:
+    def prompts_the_model(self) -> bool:
+        """Whether the chat template begins the model's turn where it is asked to."""
+        asked = [{"role": "user", "content": QUESTION}]
+        return self._applied(asked) != self._applied(asked, add_generation_prompt=False)
+
+    @functools.cached_property
+    def _chat_template(self) -> str:
+        """The source of the chat template, of the settings or the tokenizer; "" if there is none."""
+        if self.chat.source or getattr(self.tokenizer, "chat_template", None) is None:
+            return self.chat.source
+        return cast("PreTrainedTokenizerFast", self.tokenizer).get_chat_template()
+
+    def _applied(self, messages: Sequence[Mapping[str, Any]], *, continues: bool = False, **options: Any) -> str:
         """The text of a conversation by the chat template, at the date of the settings."""
         assert not isinstance(self.tokenizer, CharacterTokenizer)  # it has no template
         return str(
             self.tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
                 tokenize=False,
-                add_generation_prompt=not continues,
                 continue_final_message=continues,
-                chat_template=dated(self.tokenizer.get_chat_template()),
-                **self.chat.options,
+                chat_template=dated(self._chat_template),
+                **{"add_generation_prompt": not continues, **self.chat.options, **options},
             )
         )
 
@@ -305,7 +332,7 @@ class TextCodec:
     @functools.cached_property
     def _template_text(self) -> str:
         """The source of the chat template, or of all if there are several, and a conversation, which it may spell."""
-        template = getattr(self.tokenizer, "chat_template", None) or ""
+        template = self.chat.source or getattr(self.tokenizer, "chat_template", None) or ""
         text = template if isinstance(template, str) else "\n".join(map(str, template.values()))
         with contextlib.suppress(Exception):  # reported when messages are rendered
             text += self._applied([{"role": role, "content": QUESTION} for role in ("user", "assistant")])

@@ -21,6 +21,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import setting_value
 from fr3e_jax.data.character_tokenizer import CHARACTERS
 from fr3e_jax.data.task import Task, held_out_split
+from fr3e_jax.data.templates import is_file
 from fr3e_jax.data.tokenizer import FILES, TextCodec
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.problem import Problem
@@ -109,9 +110,11 @@ def tokenizer_fingerprint(codec: TextCodec) -> str:
 
 
 def user_files(config: Config) -> dict[str, str]:
-    """SHA-256, shortened, of the user's file that each setting names: task, verifier, tool, environment, objectives."""
+    """SHA-256, shortened, of the user's file that each setting names, such as a task, a verifier or a template."""
     named = {setting: setting_value(config, setting) for setting in CODE}
     files = {name: _source_file(parse_reference(text, name).source) for name, text in named.items() if ":" in text}
+    if is_file(config.data.template):
+        files["data.template"] = Path(config.data.template).expanduser()
     return {name: _digest([file.read_bytes()]) for name, file in files.items() if file}
 
 

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 BAR = 40  # characters of the longest bar
 PAIRS = 6  # ids shown of each overlap
-PROMPT = 1500  # characters shown of each prompt
+PROMPT = 1500  # characters shown of each prompt, and of its token ids
 GOLD = 60  # characters shown of each gold answer
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
-    parser.add_argument("--json", action="store_true", help="print JSON, with the ids of all overlapping questions")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON, with the ids of all overlapping questions and all token ids of the prompts shown",
+    )
     declare_print_config(parser)
 
 
@@ -73,9 +77,11 @@ def print_overview(data: Overview) -> None:
         console.print(line)
     _histograms(console, data)
     _overlaps(console, data)
-    for name, gold, text in data.prompts:
+    for name, gold, text, ids in data.prompts:
         console.rule(f"{name}  (gold answer: {_short(gold, GOLD)})", align="left")
         console.print(_short(text, PROMPT), soft_wrap=True)
+        if ids:
+            console.print(_short(f"{len(ids)} token ids: {' '.join(map(str, ids))}", PROMPT), soft_wrap=True)
 
 
 def _sets(data: Overview) -> Table:

@@ -57,16 +57,16 @@ def test_overview_has_overlaps_and_example_prompts(config):
     [overlap] = found.overlaps
     assert overlap.identical == [("sums/train/3", "held/test/0"), ("sums/train/3", "held/test/2")]
     assert found.prompts == [
-        ("sums/train/0", "0", "0+0="),
-        ("long/train/0", "10", "1+1+1+1+1+1+1+1+1+1="),
-        ("sums/train/1", "2", "1+1="),
+        ("sums/train/0", "0", "0+0=", [2, 12, 2, 18]),
+        ("long/train/0", "10", "1+1+1+1+1+1+1+1+1+1=", [3, 12] * 9 + [3, 18]),
+        ("sums/train/1", "2", "1+1=", [3, 12, 3, 18]),
     ]
 
 
 def test_template_is_applied_and_prompts_that_cannot_be_spelled_are_counted(config):
     config.data.template = "deepseek_math"
     found = overview(config)
-    assert found.prompts[0][2].startswith("User: 0+0=\nPlease reason")
+    assert found.prompts[0][2].startswith("User: 0+0=\nPlease reason") and found.prompts[0][3] == []
     assert [each.lengths.unspeakable for each in found.sets] == [20, 3, 3]
     assert "character 'U' at position 0" in found.sets[0].lengths.complaint
 
