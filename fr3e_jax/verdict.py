@@ -21,7 +21,14 @@ Outcome = Literal[
     "timeout",  # the worker was not done at the deadline and was killed
     "worker_died",  # the worker ended (memory limit, signal) twice in a row on this answer
     "error",  # the verifier raised
+    "judge_timeout",  # the judge gave no answer in time, several times
+    "judge_unreachable",  # the judge's endpoint could not be reached, was overloaded, or refused the request
+    "judge_unparseable",  # the judge's answer has no score in it
 ]
+UNGRADED = ("judge_timeout", "judge_unreachable", "judge_unparseable")
+"""Outcomes without a reward, which say nothing about the response: it takes part in no baseline and no loss."""
+FAULTS = ("error", "timeout", "worker_died", *UNGRADED)
+"""Outcomes of a verifier or judge that failed."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,11 @@ class Verdict:
     def right(self) -> bool:
         """Return whether the verifier accepts the response, whatever the reward."""
         return self.outcome == "right"
+
+    @property
+    def graded(self) -> bool:
+        """Return whether there is a reward."""
+        return self.outcome not in UNGRADED
 
 
 @dataclass(frozen=True)

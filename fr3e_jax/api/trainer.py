@@ -143,11 +143,17 @@ class Trainer:
                 f"reward is given, and environment.kind={kind} gives the rewards; return the reward from step(), or "
                 "override environment.kind=none"
             )
+        judged = self.config.judge.enabled and self.config.judge.alone
+        if reward is not None and judged:
+            raise ConfigError(
+                f"reward is given, and judge.model={self.config.judge.model} alone gives the rewards; override "
+                "judge.weight=0.5 (or another share) to have both, or judge.model="
+            )
         self._task: Task | None = None
         with as_config_error(TypeError, ValueError, OSError):
             check_callbacks(self.callbacks)
             if problems is not None:
-                self._task = PythonTask(problems, held_out, reward, environment)
+                self._task = PythonTask(problems, held_out, reward, environment, judged=judged)
                 self.config.data.task, self.config.data.verifier = PythonTask.name, ""
             elif reward is not None:
                 self._task = RewardedTask(load_task(self.config.data), reward)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fr3e_jax.configuration import contradictions, exploration_rules, method_rules, sampler_rules, tool_rules
+from fr3e_jax.configuration import (
+    contradictions,
+    exploration_rules,
+    judge_rules,
+    method_rules,
+    sampler_rules,
+    tool_rules,
+)
 from fr3e_jax.configuration.contradictions import broken_rules
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, setting_value, settings
 
-RULES = contradictions.RULES | sampler_rules.RULES | tool_rules.RULES
+RULES = contradictions.RULES | sampler_rules.RULES | tool_rules.RULES | judge_rules.RULES
 TRAINING_RULES = contradictions.TRAINING_RULES | exploration_rules.TRAINING_RULES | method_rules.TRAINING_RULES
 """Rules of reinforcement learning; sft, eval and sample ignore them."""
 
@@ -19,6 +26,7 @@ _PATH = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)+")
 SWITCHES = {
     "model.lora.": (("model.lora.rank", "model.lora.path"), "adapters", "model.lora.rank=8 (or another rank)"),
     "environment.": (("environment.kind",), "an environment", "environment.kind=task, or FILE.py:NAME"),
+    "judge.": (("judge.model",), "a judge", "judge.model=NAME and judge.base_url"),
 }
 """Sections of which nothing is read unless one of these settings is given; what that is, and how it is given."""
 _LONGEST_NAME = 100

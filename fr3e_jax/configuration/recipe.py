@@ -20,6 +20,8 @@ CODE = ("data.task", "data.verifier", "tools.kind", "environment.kind", "loss.fu
 """Settings that may name a file of the user's code."""
 FILES = ("model.path", "model.tokenizer", "data.root", "data.path", "data.template")
 """Settings that name files to read, or an address in an object store."""
+TEXTS = ("judge.prompt", "judge.schema")
+"""Settings that name local texts."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class Layer:
 def read_recipe(recipe: Path, including: tuple[Path, ...] = ()) -> list[Layer]:
     """The layers of a recipe, included files first. Includes are relative to the file that names them.
 
-    An include that is not there may name a recipe of the package. A file or folder that a setting of `CODE` or `FILES`
-    names is relative to the recipe as well if it exists there, and else to the working directory.
+    An include that is not there may name a recipe of the package. A file or folder that a setting of `CODE`, `FILES` or
+    `TEXTS` names is relative to the recipe as well if it exists there, and else to the working directory.
 
     Raises:
         ConfigError: no such file, not YAML, an unknown setting, or files that include one another in a circle.
@@ -68,7 +70,7 @@ def _included(recipe: Path, name: str) -> Path:
 
 def _beside(recipe: Path, path: str, value: Any) -> Any:
     """The value of a setting; a path of an input as seen from the recipe if it leads to something there."""
-    if path not in CODE + FILES or not isinstance(value, str) or not value or Path(value).is_absolute():
+    if path not in CODE + FILES + TEXTS or not isinstance(value, str) or not value or Path(value).is_absolute():
         return value
     file, colon, name = value.rpartition(":") if path in CODE else (value, "", "")
     if not file or (path in CODE and not file.endswith(".py")) or not (recipe.parent / file).exists():

@@ -11,6 +11,7 @@ from typing import Literal
 
 from fr3e_jax.configuration.environment_section import EnvironmentConfig
 from fr3e_jax.configuration.experts_section import ExpertsConfig
+from fr3e_jax.configuration.judge_section import JudgeConfig
 from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.model_names import ModelName
 from fr3e_jax.configuration.options import option
@@ -525,6 +526,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     explore: ExploreConfig = field(default_factory=ExploreConfig)
     returns: ReturnConfig = field(default_factory=ReturnConfig)

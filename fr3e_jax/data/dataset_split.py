@@ -19,7 +19,11 @@ from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.extraction import can_be_boxed, last_boxed
 
 EXAMPLES = 20  # rows that are looked at for a complaint
-WHOLE_RESPONSE = ("code", "exact")  # verifiers that read the whole response, so that any gold answer can be given
+WHOLE_RESPONSE = (
+    "code",
+    "exact",
+    "judge",
+)  # verifiers that read the whole response, so that any gold answer can be given
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from fr3e_jax.configuration import ConfigError
@@ -130,7 +131,7 @@ class DatasetVerifier:
         functions = [f for verifier in self.by_card.values() for f in getattr(verifier, "job_functions", ())]
         return tuple(dict.fromkeys(functions))
 
-    def __call__(self, problem: Problem, response: str, finished: bool) -> float | Verdict | Job:
+    def __call__(self, problem: Problem, response: str, finished: bool) -> float | Verdict | Job | Future[Verdict]:
         return self.by_card[problem.extra["dataset"]](problem, response, finished)
 
 

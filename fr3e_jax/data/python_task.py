@@ -280,6 +280,7 @@ class PythonTask:
       held_out: to evaluate on; None: every tenth of ``problems`` by a hash of its text, which then does not train.
       rewards: see `Rewards`; None: 1 if the response equals the row's gold answer.
       environment: plays the problems and gives the rewards; None: there is none.
+      judged: whether a judge alone gives the rewards, so that rows need no gold answer.
 
     Raises:
       TypeError, ValueError, FileNotFoundError: see `read_problems` and `PythonVerifier.of`; or there are too few rows.
@@ -293,9 +294,12 @@ class PythonTask:
         held_out: Rows | None = None,
         rewards: Rewards | None = None,
         environment: MakeEnvironment | None = None,
+        *,
+        judged: bool = False,
     ):
         self.environment = environment
-        needs = {"needs_gold": rewards is None and environment is None, "needs_prompt": environment is None}
+        needs_gold = rewards is None and environment is None and not judged
+        needs = {"needs_gold": needs_gold, "needs_prompt": environment is None}
         dropped: dict[Split, Counter[str]] = {"train": Counter(), "test": Counter()}
         train = read_problems(problems, "problems", dropped["train"], **needs)
         if held_out is None:

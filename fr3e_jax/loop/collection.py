@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.data.stream import Prompt
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.loop import agreement, step_report
-from fr3e_jax.loop.expansion import Credited, PromptGroup
+from fr3e_jax.loop.expansion import Credited, PromptGroup, mean_reward
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.kept_bases import credit_visits
@@ -68,8 +66,8 @@ class Batch:
 
     @property
     def mean_reward(self) -> float | None:
-        """The mean reward of fresh prompts; None without any."""
-        return float(np.mean([group.rewards.mean() for group in self.groups])) if self.groups else None
+        """The mean reward of fresh prompts; None without any that is graded."""
+        return mean_reward(self.groups)
 
 
 def collect(session: Session, state: TrainingState, display: Console) -> Batch:

@@ -22,7 +22,7 @@ from fr3e_jax.rollouts.noise import EVALUATION
 from fr3e_jax.rollouts.requests import Branch, Rollout, Sampling, TrunkRequest
 from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
-from fr3e_jax.verdict import Verdict
+from fr3e_jax.verdict import FAULTS, Verdict
 
 MOST_SHOWN = 5  # dropped prompts that are named at once
 
@@ -185,13 +185,13 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
         metrics[best] = float(
             np.mean([each[name][set_metric(problems[indices[0]].settings)] for name, indices in members.items()])
         )
-    metrics |= session.grader.take_reward_means()
+    metrics |= session.grader.take_reward_means() | session.grader.take_judge_counts()
     metrics |= {
         "prompts": len(problems),
         "prompts_too_long": too_long,
         "prompts_unspeakable": len(unspeakable),
         "no_answer": outcomes["no_answer"] / answers,
-        "not_graded": outcomes["timeout"] + outcomes["worker_died"] + outcomes["error"],
+        "not_graded": sum(outcomes[fault] for fault in FAULTS),
     }
     if session.sampler.toolbox is not None:
         metrics |= session.sampler.toolbox.held_out_metrics([rollout for row in results for rollout in row])

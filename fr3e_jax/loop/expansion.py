@@ -13,10 +13,11 @@ import numpy as np
 
 from fr3e_jax.learning.experience import TrainingBranch
 from fr3e_jax.objectives.anchors import AnchorRules
+from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import plain_outcome
 from fr3e_jax.rollouts.requests import CachedTrunk, Rollout
-from fr3e_jax.verdict import Outcome
+from fr3e_jax.verdict import UNGRADED, Outcome
 
 
 @dataclass
@@ -45,14 +46,24 @@ class PromptGroup:
         """bool ``[R]``, the base rollouts that the verifier accepted."""
         return are_right(self.outcomes)
 
+    @property
+    def graded(self) -> np.ndarray:
+        """bool ``[R]``, the base rollouts that have a reward; the others are in no mean, no baseline and no loss."""
+        return are_graded(self.outcomes)
+
     def trains(self, index: int) -> bool:
         """Return whether this base rollout is among those that train."""
-        return self.trained is None or index in self.trained
+        return self.outcomes[index] not in UNGRADED and (self.trained is None or index in self.trained)
+
+    @property
+    def mean_reward(self) -> float:
+        """The mean reward of its graded base rollouts; 0 without any."""
+        return graded_mean(self.rewards, self.graded)
 
     @property
     def success_rate(self) -> float:
-        """The share of base rollouts that are right."""
-        return float(np.mean(self.right))
+        """The share of graded base rollouts that are right; 0 without any."""
+        return graded_mean(self.right, self.graded)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +119,32 @@ class Credited(Explored):
     initial_value: float  # V(S_0)
     trained: list[bool]  # false: no loss, because the state has no signal or states do not train
     block_credit: list[float]  # of the base's own blocks
+
+
+def are_graded(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """bool ``[outcomes]``, where the response has a reward."""
+    return np.array([outcome not in UNGRADED for outcome in outcomes], bool)
+
+
+def graded_mean(values: np.ndarray, graded: np.ndarray) -> float:
+    """The mean of the values that are graded; 0 without any."""
+    return float(values[graded].mean()) if graded.any() else 0.0
+
+
+def graded_rewards(explored: Explored) -> list[np.ndarray]:
+    """Of each state the rewards of its graded rollouts."""
+    return [earned[are_graded(row)] for earned, row in zip(explored.rewards, explored.outcomes, strict=True)]
+
+
+def has_signal(rewards: np.ndarray) -> bool:
+    """Return whether a group of graded rollouts has an advantage to learn from."""
+    return len(rewards) > 0 and not is_degenerate(rewards)
+
+
+def mean_reward(groups: Sequence[PromptGroup]) -> float | None:
+    """The mean over prompts of the mean reward of base rollouts; None if none is graded."""
+    means = [group.mean_reward for group in groups if group.graded.any()]
+    return float(np.mean(means)) if means else None
 
 
 def are_right(outcomes: Sequence[Outcome]) -> np.ndarray:

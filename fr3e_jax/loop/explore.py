@@ -11,11 +11,20 @@ import numpy as np
 from fr3e_jax.configuration.schema import AdvantageConfig, ExploreConfig
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
-from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at, by_state
+from fr3e_jax.loop.expansion import (
+    Anchored,
+    Credited,
+    Explored,
+    PromptGroup,
+    anchored_at,
+    are_graded,
+    by_state,
+    graded_rewards,
+    has_signal,
+)
 from fr3e_jax.loop.first_return import routes_of_trunk
 from fr3e_jax.objectives.advantages import graded_values, ranged_rewards
 from fr3e_jax.objectives.anchors import AnchorRules
-from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.policy.network import Params
 from fr3e_jax.problem import Problem
 from fr3e_jax.programs.explore_programs import block_numbers, find_anchors, trajectory_advantages
@@ -23,6 +32,7 @@ from fr3e_jax.rollouts.noise import CHOICE, STATE, Noise
 from fr3e_jax.rollouts.requests import Branch, TrunkRequest
 from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
+from fr3e_jax.verdict import UNGRADED
 
 _OWN_GROUP = -1  # of a credited base, which shares no baseline with a state's rollouts
 
@@ -136,7 +146,7 @@ def assign_advantages(explore: ExploreConfig, a: AdvantageConfig, explored: list
         return []
     rewards, mask = _padded_rewards(explore, explored)
     of_bases = (
-        np.array([base.group.rewards.mean() for base in explored]),
+        np.array([base.group.mean_reward for base in explored]),
         np.array([base.group.rewards[base.base] for base in explored]),
         _root_values(explored),
     )
@@ -165,7 +175,7 @@ def assign_advantages(explore: ExploreConfig, a: AdvantageConfig, explored: list
                 block_credit=credit[row, : len(base.anchors) + 1].tolist(),
                 trained=[
                     explore.train_states and _has_signal(a, *state)
-                    for state in zip(base.rewards, state_advantages, strict=True)
+                    for state in zip(graded_rewards(base), state_advantages, strict=True)
                 ],
             )
         )
@@ -177,8 +187,8 @@ def _padded_rewards(explore: ExploreConfig, explored: list[Explored]) -> tuple[n
     rewards = np.zeros((len(explored), explore.num_anchors + 1, explore.rollouts_per_state), np.float32)
     mask = np.zeros(rewards.shape, bool)
     for row, base in enumerate(explored):
-        for state, earned in zip(base.states, base.rewards, strict=True):
-            rewards[row, state], mask[row, state] = earned, True
+        for state, earned, outcomes in zip(base.states, base.rewards, base.outcomes, strict=True):
+            rewards[row, state], mask[row, state] = earned, are_graded(outcomes)
     return rewards, mask
 
 
@@ -186,7 +196,7 @@ def _root_values(explored: list[Explored]) -> np.ndarray:
     """Mean reward of all leaves of each base's prompt: base rollouts, and rollouts from their states; ``[bases]``."""
     leaves: dict[int, list[np.ndarray]] = {}
     for base in explored:
-        leaves.setdefault(id(base.group), [base.group.rewards]).extend(base.rewards)
+        leaves.setdefault(id(base.group), [base.group.rewards[base.group.graded]]).extend(graded_rewards(base))
     values = []
     for base in explored:
         earned, base_reward = np.concatenate(leaves[id(base.group)]), base.group.rewards[base.base]
@@ -201,7 +211,7 @@ def _has_signal(advantage: AdvantageConfig, rewards: np.ndarray, advantages: np.
     """
     if advantage.state_estimator == "tree":
         return bool(np.any(advantages))
-    return not is_degenerate(rewards)
+    return has_signal(rewards)
 
 
 def explored_trunks(explore: ExploreConfig, step: int, credited: list[Credited]) -> list[TrainingTrunk]:
@@ -227,6 +237,7 @@ def explored_trunks(explore: ExploreConfig, step: int, credited: list[Credited])
             )
             if trained
             for rollout, advantage, reward, outcome in zip(state, row, rewards, outcomes, strict=True)
+            if outcome not in UNGRADED
         ]
         if explore.block_credit and any(base.block_credit):
             branches.append(_credited_base(anchor_rules(explore), base))

@@ -23,7 +23,7 @@ from fr3e_jax.rollouts.noise import BASE, CHOICE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
-from fr3e_jax.verdict import Verdict
+from fr3e_jax.verdict import UNGRADED, Verdict
 
 
 def first_return(
@@ -49,7 +49,7 @@ def first_return(
     if rollout.sampling_rounds == 1:
         return groups
     for number in range(1, rollout.sampling_rounds):
-        lacking = [n for n, group in enumerate(groups) if not has_both_kinds(group.right, count)]
+        lacking = [n for n, group in enumerate(groups) if not has_both_kinds(group.right[group.graded], count)]
         if not lacking:
             break
         once_more = [prompts[n] for n in lacking]
@@ -58,7 +58,8 @@ def first_return(
         for n, group in zip(lacking, again, strict=True):
             groups[n] = _joined(session.config, groups[n], group)
     for group in groups:
-        group.trained = balanced_group(group.right, count).tolist()
+        graded = np.flatnonzero(group.graded)
+        group.trained = graded[balanced_group(group.right[graded], count)].tolist()
     return groups
 
 
@@ -74,8 +75,10 @@ def _has_signal(config: Config, group: PromptGroup) -> bool:
     """Return whether a prompt stays: its rollouts differ, or degenerate groups are not rejected."""
     # The estimator of pass@k reads which responses are right, the others read rewards.
     reads_verdicts = config.advantage.base_estimator == "pass_at_k" and not config.explore.enabled
-    rewards, right, _ = _members(group)
-    degenerate = is_degenerate(right if reads_verdicts else rewards)
+    rewards, right, _, graded = _members(group)
+    if not graded.any():
+        return False
+    degenerate = is_degenerate((right if reads_verdicts else rewards)[graded])
     return not (config.rollout.reject_degenerate and degenerate)
 
 
@@ -156,8 +159,8 @@ def choose_bases(explore: ExploreConfig, noise: Noise, step: int, group: PromptG
     if not explore.enabled or not group.kept:
         return []
     generator = noise.generator(CHOICE, step, group.position)
-    order = [int(n) for n in generator.permutation(len(group.rollouts)) if len(group.rollouts[n].token_ids) > 1]
-    right = group.right
+    right, graded = group.right, group.graded
+    order = [int(n) for n in generator.permutation(len(right)) if graded[n] and len(group.rollouts[n].token_ids) > 1]
     correct = [n for n in order if right[n]][: explore.max_correct]
     wrong = [n for n in order if not right[n]][: explore.max_wrong]
     return sorted(correct + wrong)
@@ -221,25 +224,30 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
 def _estimated(
     estimator: UserObjective, group: PromptGroup, rewards: np.ndarray, right: np.ndarray, lengths: np.ndarray, mask
 ) -> np.ndarray:
-    """Advantages of a prompt's rollouts by the user's own estimator; NaN: does not train."""
+    """Advantages of a prompt's rollouts by the user's estimator, which sees the graded ones; NaN: does not train."""
+    outcomes = [outcome for outcome in group.outcomes if outcome not in UNGRADED]
     replayed = [] if group.replayed is None else ["right"]
     values = {"rewards": rewards[mask], "right": right[mask], "lengths": lengths[mask]}
-    return estimator.group_advantages(values | {"outcomes": [*group.outcomes, *replayed]})
+    advantages = np.full(len(mask), np.nan)
+    advantages[mask] = estimator.group_advantages(values | {"outcomes": [*outcomes, *replayed]})
+    return advantages
 
 
-def _members(group: PromptGroup) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rewards, which are right, and lengths of a prompt's rollouts, and then of the success that is replayed."""
+def _members(group: PromptGroup) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rewards, which are right, lengths, and which are graded, of a prompt's rollouts and of a replayed success."""
     lengths = np.array([len(rollout.token_ids) for rollout in group.rollouts])
     if (replayed := group.replayed) is None:
-        return group.rewards, group.right, lengths
-    last = replayed.reward, replayed.right, len(replayed.token_ids)
-    return tuple(np.append(*each) for each in zip((group.rewards, group.right, lengths), last, strict=True))
+        return group.rewards, group.right, lengths, group.graded
+    last = replayed.reward, replayed.right, len(replayed.token_ids), True
+    return tuple(
+        np.append(*each) for each in zip((group.rewards, group.right, lengths, group.graded), last, strict=True)
+    )
 
 
 def _columns(groups: list[PromptGroup]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rewards, which are right, lengths, and which exist, ``[P, R]``; R is a power of two if numbers differ."""
+    """Rewards, which are right, lengths, and which are graded, ``[P, R]``; R is a power of two if numbers differ."""
     members = [_members(group) for group in groups]
-    counts = np.array([len(rewards) for rewards, _, _ in members])
+    counts = np.array([len(rewards) for rewards, *_ in members])
     widest = int(counts.max())
     mask = np.arange(widest if (counts == widest).all() else power_of_two(widest)) < counts[:, None]
 
@@ -249,5 +257,5 @@ def _columns(groups: list[PromptGroup]) -> tuple[np.ndarray, np.ndarray, np.ndar
         out[mask] = values
         return out
 
-    rewards, right, lengths = map(filled, zip(*members, strict=True))
-    return rewards, right, lengths, mask
+    rewards, right, lengths, graded = map(filled, zip(*members, strict=True))
+    return rewards, right, lengths, graded

@@ -25,9 +25,18 @@ import numpy as np
 
 from fr3e_jax.configuration.schema import AdvantageConfig, ReturnConfig
 from fr3e_jax.data.stream import PromptStream
-from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup
+from fr3e_jax.loop.expansion import (
+    Anchored,
+    Credited,
+    Explored,
+    PromptGroup,
+    are_graded,
+    are_right,
+    graded_mean,
+    graded_rewards,
+    has_signal,
+)
 from fr3e_jax.objectives.advantages import ranged_rewards
-from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.objectives.return_depths import crossing_depth, probed_depths
 from fr3e_jax.programs.explore_programs import group_advantages
 from fr3e_jax.rollouts.episode import EpisodeRecord, episode_from
@@ -104,7 +113,9 @@ class KeptBases:
         if not self.settings.size:
             return
         failures = self.settings.failures
-        share = float(np.mean([not group.right.any() or (failures and group.right.all()) for group in groups]))
+        groups = [group for group in groups if group.graded.any()]
+        rights = [group.right[group.graded] for group in groups]
+        share = float(np.mean([not right.any() or (failures and right.all()) for right in rights] or self.wasted_share))
         decay = SHARE_DECAY**sampling_rounds if self.fresh_tokens else 0.0
         self.wasted_share = decay * self.wasted_share + (1 - decay) * share
         self._spend(fresh=sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts))
@@ -120,7 +131,11 @@ class KeptBases:
 
     def _add(self, step: int, group: PromptGroup, right: bool) -> None:
         """Keep a prompt's shortest success (or failure), if it has one with a depth between the prompt and the end."""
-        rollouts = [n for n in np.flatnonzero(group.right == right).tolist() if len(group.rollouts[n].token_ids) > 1]
+        rollouts = [
+            int(n)
+            for n in np.flatnonzero((group.right == right) & group.graded)
+            if len(group.rollouts[n].token_ids) > 1
+        ]
         if not rollouts:
             return
         shortest = min(rollouts, key=lambda n: len(group.rollouts[n].token_ids))
@@ -186,7 +201,11 @@ class KeptBases:
             if base is None:
                 continue
             depths = np.array(visited.forks)
-            values = np.array([np.mean([(o == "right") == base.right for o in state]) for state in visited.outcomes])
+            values = np.array(
+                [graded_mean(are_right(state) == base.right, are_graded(state)) for state in visited.outcomes]
+            )
+            if not all(are_graded(state).any() for state in visited.outcomes):
+                continue
             if depths[0] == 0 and values[0] >= self.settings.target:
                 self.bases.remove(base)
                 self.solved += 1
@@ -217,14 +236,14 @@ class KeptBases:
         metrics = {"returns/kept": len(self.bases), "returns/solved": self.solved, "returns/visits": len(explored)}
         metrics |= {"returns/wasted_share": self.wasted_share}
         if explored:
-            rewards = [state for visited in explored for state in visited.rewards]
+            rewards = [state for visited in explored for state in graded_rewards(visited)]
             rollouts = [rollout for visited in explored for state in visited.rollouts for rollout in state]
             depths = [fork / len(visited.rollout.token_ids) for visited in explored for fork in visited.forks]
             metrics |= {
                 "returns/reward": float(np.mean(np.concatenate(rewards))),
                 "returns/length": float(np.mean([len(rollout.token_ids) for rollout in rollouts])),
                 "returns/depth": float(np.mean(depths)),
-                "returns/mixed_states": float(np.mean([not is_degenerate(state) for state in rewards])),
+                "returns/mixed_states": float(np.mean([has_signal(state) for state in rewards])),
             }
         return metrics
 
@@ -242,7 +261,8 @@ def credit_visits(explored: Sequence[Explored], advantage: AdvantageConfig) -> l
         return []
     rewards = np.concatenate([np.stack(visited.rewards) for visited in explored])
     rewards = ranged_rewards(rewards, advantage.reward_range)
-    advantages = group_advantages(rewards, estimator="grpo", unbiased_std=advantage.unbiased_std)
+    mask = np.concatenate([[are_graded(state) for state in visited.outcomes] for visited in explored])
+    advantages = group_advantages(rewards, mask, estimator="grpo", unbiased_std=advantage.unbiased_std)
     credited, row = [], 0
     for visited in explored:
         count = len(visited.states)
@@ -250,10 +270,10 @@ def credit_visits(explored: Sequence[Explored], advantage: AdvantageConfig) -> l
             Credited(
                 **vars(visited),
                 advantages=list(advantages[row : row + count]),
-                values=np.array([state.mean() for state in visited.rewards]),
+                values=np.array([state.mean() if len(state) else 0.0 for state in graded_rewards(visited)]),
                 alphas=np.ones(count),
                 initial_value=visited.group.success_rate,
-                trained=[not is_degenerate(state) for state in visited.rewards],
+                trained=[has_signal(state) for state in graded_rewards(visited)],
                 block_credit=[],
             )
         )

@@ -9,11 +9,11 @@ from typing import Any, get_args
 import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
-from fr3e_jax.loop.expansion import Credited, PromptGroup, are_right
+from fr3e_jax.loop.expansion import Credited, PromptGroup, are_graded, are_right, graded_mean, mean_reward
 from fr3e_jax.loop.rollout_entries import Entry
 from fr3e_jax.session.grading import ResponseGrader
 from fr3e_jax.session.sampler import Sampler
-from fr3e_jax.verdict import Outcome
+from fr3e_jax.verdict import UNGRADED, Outcome
 
 
 def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict[str, float]:
@@ -24,14 +24,15 @@ def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict
     if not groups:
         return {"prompts/kept": 0, "prompts/rejected": 0, "prompts/expanded": 0}
     base = [rollout for group in groups for rollout in group.rollouts]
+    reward = mean_reward(groups)
     metrics = {
-        "reward/mean": float(np.mean([group.rewards.mean() for group in groups])),
+        **({} if reward is None else {"reward/mean": reward}),
         "length/mean": float(np.mean([len(r.token_ids) for r in base])),
         "length/finished": float(np.mean([r.finished for r in base])),
         "prompts/kept": sum(group.kept for group in groups),
         "prompts/rejected": sum(not group.kept for group in groups),
         "prompts/expanded": sum(bool(group.chosen) for group in groups),
-    } | _right_and_wrong("base", [group.right for group in groups])
+    } | _right_and_wrong("base", [group.right[group.graded] for group in groups])
     if len(counts := {len(group.rollouts) for group in groups}) > 1:
         metrics |= {"prompts/least_rollouts": min(counts), "prompts/most_rollouts": max(counts)}
     if credited:
@@ -80,6 +81,7 @@ def token_metrics(parts: Sequence[tuple[Moments, Moments]]) -> dict[str, float]:
 
 def _right_and_wrong(name: str, right: list[np.ndarray]) -> dict[str, float]:
     """Numbers of groups by the verdicts on their rollouts (FR3E, figure 5); ``right``: bool ``[M]`` of each group."""
+    right = [r for r in right if len(r)]  # a group without a verdict is none of these
     all_right, all_wrong = sum(bool(r.all()) for r in right), sum(not r.any() for r in right)
     return {
         f"{name}_groups/all_right": all_right,
@@ -90,8 +92,10 @@ def _right_and_wrong(name: str, right: list[np.ndarray]) -> dict[str, float]:
 
 def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
     explored = [r for base in credited for state in base.rollouts for r in state]
+    rewards = np.concatenate([row for e in credited for row in e.rewards])
+    outcomes = [outcome for e in credited for row in e.outcomes for outcome in row]
     metrics = {
-        "explore/reward": float(np.mean(np.concatenate([row for e in credited for row in e.rewards]))),
+        "explore/reward": graded_mean(rewards, are_graded(outcomes)),
         "explore/length": float(np.mean([len(r.token_ids) for r in explored])),
         "explore/anchor_position": float(
             np.mean([a / len(e.rollout.token_ids) for e in credited for a in e.anchors] or [0.0])
@@ -103,13 +107,17 @@ def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
     for state in sorted({s for e in credited for s in e.states if s > 0}):
         values = [e.values[e.states.index(state)] for e in credited if state in e.states]
         metrics[f"value/S_{state}"] = float(np.mean(values))
-    return metrics | _right_and_wrong("state", [are_right(row) for e in credited for row in e.outcomes])
+    return metrics | _right_and_wrong(
+        "state", [are_right(row)[are_graded(row)] for e in credited for row in e.outcomes]
+    )
 
 
 def grading_metrics(grader: ResponseGrader) -> dict[str, float]:
     """Counts of verdict outcomes since the last call, means of rewards, and the seconds of waiting for verdicts."""
     outcomes = grader.take_outcomes()
-    metrics = {f"verifier/{outcome}": outcomes[outcome] for outcome in get_args(Outcome)}
+    judge = grader.take_judge_counts()
+    names = [name for name in get_args(Outcome) if judge or name not in UNGRADED]
+    metrics = {f"verifier/{name}": outcomes[name] for name in names} | judge
     return metrics | grader.take_reward_means() | {"seconds/grading_wait": grader.take_wait_seconds()}
 
 
@@ -155,7 +163,7 @@ def rollout_entries(step: int, groups: list[PromptGroup], credited: list[Credite
                 "anchors": expanded.anchors if expanded else [],
                 "kept": group.kept,
                 "advantage": float(group.advantages[n]) if group.advantages is not None and group.trains(n) else None,
-                "value": float(group.rewards.mean()),
+                "value": group.mean_reward,
             }
             yield Entry(common | fields, rollout, group.problem.gold)
             if expanded:
@@ -179,6 +187,7 @@ def _state_entries(parent: str, common: dict[str, Any], credited: Credited) -> I
     for i, state in enumerate(credited.states):
         prefix = credited.rollout.token_ids[: credited.forks[i]]
         for m, rollout in enumerate(credited.rollouts[i]):
+            trains = credited.trained[i] and credited.outcomes[i][m] not in UNGRADED
             fields = {
                 "id": f"{parent}/{common['step']}/{state}/{m}" if credited.parent else f"{parent}/{state}/{m}",
                 "kind": "state",
@@ -189,7 +198,7 @@ def _state_entries(parent: str, common: dict[str, Any], credited: Credited) -> I
                 "parent": parent,
                 "fork": credited.forks[i],
                 "kept": credited.trained[i],
-                "advantage": float(credited.advantages[i][m]) if credited.trained[i] else None,
+                "advantage": float(credited.advantages[i][m]) if trains else None,
                 "value": float(credited.values[i]),
                 "alpha": float(credited.alphas[i]),
             }

@@ -30,7 +30,7 @@ class SuccessRates:
         """Count the rollouts of a round."""
         for group in groups:
             right, total = self.counts.get(group.problem.id, (0.0, 0.0))
-            found = float(np.sum(group.right)), len(group.rollouts)
+            found = float(np.sum(group.right)), int(group.graded.sum())
             self.counts[group.problem.id] = [DECAY * right + found[0], DECAY * total + found[1]]
 
     def rate(self, problem_id: str) -> float | None:

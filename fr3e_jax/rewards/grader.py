@@ -13,16 +13,16 @@ import traceback
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Literal
 
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.pool import Pool
-from fr3e_jax.rewards.verifier import UserCodeError, Verifier, checked_verdict, unusable
+from fr3e_jax.rewards.verifier import NoVerdict, UserCodeError, Verifier, checked_verdict, unusable
 from fr3e_jax.rewards.workers import OWN, Reply, load_only
-from fr3e_jax.verdict import Job, Verdict
+from fr3e_jax.verdict import UNGRADED, Job, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +124,8 @@ class Grader:
         else:
             if isinstance(result, Job):
                 return self._submit_job(problem.id, result)
+            if isinstance(result, Future):
+                return self._await(problem.id, result)
             if isinstance(result, Verdict):
                 verdict = checked_verdict(result.reward, result.outcome, problem.id)
             else:
@@ -148,16 +150,17 @@ class Grader:
         return self._counted(checked_verdict(verdict.reward, verdict.outcome, problem_id))
 
     def probe(self, problem: Problem, response: str) -> str:
-        """Grade one finished response and forget it; the failure if the verifier raised, else "".
+        """Grade one finished response and forget it; the failure if the verifier raised or the judge failed, else "".
 
         Raises:
           TypeError, ValueError, VerifierError: see `submit`.
         """
-        self._errors = ERRORS_SHOWN  # the caller shows it
+        self._errors = self._unfinished = ERRORS_SHOWN  # the caller shows it
         verdict = self.submit(problem, response, True).result()
         failure, self.first_failure, self._errors = self.first_failure, "", 0
+        self._unfinished = 0
         self.take_outcomes()
-        return failure if verdict.outcome == "error" else ""
+        return failure if verdict.outcome in ("error", *UNGRADED) else ""
 
     def take_outcomes(self) -> Counter[str]:
         """The count of each outcome among the verdicts given since the last call."""
@@ -170,6 +173,7 @@ class Grader:
         if self._close_pool is not None:
             self._close_pool()
         self._pool = None
+        getattr(self.verifier, "close", lambda: None)()
 
     def _start_early(self, functions: Sequence[str]) -> None:
         """Start the pool, so that functions are imported while the run starts; raise if the user's own cannot be."""
@@ -239,6 +243,34 @@ class Grader:
                 self._in_flight.pop(key, None)
             raise error if isinstance(error, TypeError) else VerifierError(str(error)) from error
         return Pending(future)
+
+    def _await(self, problem_id: str, source: Future[Verdict]) -> Pending:
+        """The verdict of a future of the verifier; where it raises `NoVerdict`, one without a reward."""
+        future: Future[Verdict] = Future()
+
+        def hand_out(done: Future[Verdict]) -> None:
+            try:
+                verdict = done.result()
+                verdict = checked_verdict(verdict.reward, verdict.outcome, problem_id)
+            except NoVerdict as failure:
+                verdict = self._no_verdict(problem_id, failure)
+            except CancelledError:
+                return future.set_exception(VerifierError(f"the {self.judge} was closed"))
+            except (TypeError, ValueError, VerifierError, UserCodeError) as error:
+                return future.set_exception(error)
+            except Exception as error:
+                verdict = self._error(problem_id, error)
+            future.set_result(self._counted(verdict).result())
+
+        source.add_done_callback(hand_out)
+        return Pending(future)
+
+    def _no_verdict(self, problem_id: str, failure: NoVerdict) -> Verdict:
+        with self._lock:
+            self._unfinished += 1
+            shown = self._unfinished <= ERRORS_SHOWN
+        self._failed(f"{failure} (problem {problem_id}, {failure.outcome})", shown)
+        return checked_verdict(0.0, failure.outcome, problem_id)
 
     def _deliver(self, job: _Waiting, reply: Reply) -> None:
         """On the pool's thread: remember the verdict, count it for each response that waits, and hand it out."""

@@ -11,6 +11,7 @@ A number alone is right from 1 on. A verifier of graded rewards that accepts les
 from __future__ import annotations
 
 import numbers
+from concurrent.futures import Future
 from typing import Protocol, cast, get_args
 
 import numpy as np
@@ -26,6 +27,14 @@ class UserCodeError(RuntimeError):
     """Code of the user raised in the run's own process, where it is to be seen; the cause has its traceback."""
 
 
+class NoVerdict(Exception):
+    """The judge of a response failed, with this outcome of `FAULTS`; the text completes "the judge ..."."""
+
+    def __init__(self, outcome: str, text: str):
+        super().__init__(text)
+        self.outcome = outcome
+
+
 class Verifier(Protocol):
     """Grades one response.
 
@@ -34,12 +43,13 @@ class Verifier(Protocol):
     whether there was one (false: the response was cut at the length cap).
 
     Returns a number in [0, 1] or a ``Verdict``, at once; or a ``Job`` where that could take long or run foreign code.
+    A verifier that asks elsewhere returns a future of a ``Verdict``, which may raise `NoVerdict`.
 
     An attribute ``job_functions``, a tuple of ``Job.function``, is optional: the grader starts its workers with these
     functions before the first job. It raises at once if it cannot load one of them.
     """
 
-    def __call__(self, problem: Problem, response: str, finished: bool) -> float | Verdict | Job: ...
+    def __call__(self, problem: Problem, response: str, finished: bool) -> float | Verdict | Job | Future[Verdict]: ...
 
 
 def exact_match(problem: Problem, response: str, finished: bool) -> float:

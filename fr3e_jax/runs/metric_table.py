@@ -15,7 +15,7 @@ ROLLOUTS = MetricGroup("Rollouts", "train", "every step that samples", (
       "mean over base rollouts, rejected prompts included; in `fr3e rft`, over responses", "higher",
       label="reward of base rollouts"),
     M("rewards/{f}", "reward", "mean of one reward function over all responses that were graded", "higher",
-      when="`Trainer(reward=...)`"),
+      when="`Trainer(reward=...)`, `judge.model`"),
     M("length/mean", "tokens", "mean length of a base rollout; in `fr3e rft`, of a response"),
     M("length/finished", SHARE, "base rollouts that end with a stop token, not at the length cap", "higher"),
     M("entropy/mean", "nats a token",
@@ -171,6 +171,17 @@ EPISODES = (
       "mean reward of turn j, of the episodes that have it", when=IN_ENVIRONMENTS),
 )
 
+JUDGED = "`judge.model`"
+
+JUDGE = (
+    M("judge/calls", "calls", "requests to the judge, retries included, since the record before", when=JUDGED),
+    M("judge/cached", "answers", "that came from `judge.cache`, or from an equal request under way", when=JUDGED),
+    M("judge/retries", "calls", "tries after a first one that failed", "lower", when=JUDGED),
+    M("judge/prompt_tokens", "tokens", "of the judge's prompts, as the endpoint counts them", when=JUDGED),
+    M("judge/completion_tokens", "tokens", "of the judge's answers", when=JUDGED),
+    M("judge/dollars", "dollars", "cost at `judge.prompt_price` and `judge.completion_price`", "lower", when=JUDGED),
+)
+
 VERDICTS = MetricGroup("Verdicts, tools and environments", "train", "every step; in `fr3e rft`, every iteration", (
     M("verifier/right", "responses", "the verifier accepts the response ([grading](grading.md))", "higher"),
     M("verifier/wrong", "responses", "the answer was read and is not the gold answer"),
@@ -183,6 +194,11 @@ VERDICTS = MetricGroup("Verdicts, tools and environments", "train", "every step;
     M("verifier/timeout", "responses", "the verifier was not done at the deadline; should be 0", "lower"),
     M("verifier/worker_died", "responses", "the verifier's process ended twice in a row; should be 0", "lower"),
     M("verifier/error", "responses", "the verifier raised; should be 0", "lower"),
+    M("verifier/judge_timeout", "responses", "the judge gave no answer in time, several times", "lower", when=JUDGED),
+    M("verifier/judge_unreachable", "responses",
+      "the judge could not be reached, was overloaded, or refused the request", "lower", when=JUDGED),
+    M("verifier/judge_unparseable", "responses", "the judge's answer has no score in it", "lower", when=JUDGED),
+    *JUDGE,
     M("tools/answered", "calls", "calls that the tool answered", when="`tools.kind`"),
     M("tools/error", "calls", "calls that the tool refused or that raised", "lower", when="`tools.kind`"),
     M("tools/timeout", "calls", "calls that were not done at the deadline", "lower", when="`tools.kind`"),
@@ -252,7 +268,7 @@ HELD_OUT = MetricGroup("Evaluation", "eval", "every evaluation", (
     M("pass@{k}", SHARE,
       "problems with a right answer among k samples, estimated without bias", "higher", when="`evaluation.pass_at`"),
     M("rewards/{f}", "reward", "mean of one reward function over all responses", "higher",
-      when="`Trainer(reward=...)`"),
+      when="`Trainer(reward=...)`, `judge.model`"),
     M("greedy", "reward", "mean over the greedy answers", "higher"),
     M("avg", "reward",
       "mean over benchmarks of each one's avg@k, or greedy without samples",
@@ -263,7 +279,8 @@ HELD_OUT = MetricGroup("Evaluation", "eval", "every evaluation", (
     M("prompts_unspeakable", "problems",
       "left out because the tokenizer cannot encode them; the console names them", "lower"),
     M("no_answer", SHARE, "responses without an answer where the convention wants it", "lower"),
-    M("not_graded", "responses", "whose verifier timed out, died or raised", "lower"),
+    M("not_graded", "responses", "whose verifier or judge timed out or failed", "lower"),
+    *JUDGE,
     M("tools/calls_per_rollout", "calls", "mean number of calls of a response", when="`tools.kind`"),
     *EPISODES,
     M("{set}/avg@{k}", "reward",

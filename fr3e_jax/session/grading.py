@@ -18,13 +18,14 @@ import numpy as np
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.judge_section import JUDGE
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
 from fr3e_jax.rewards.verifier import plain_outcome
 from fr3e_jax.rollouts.episode import EpisodeRecord
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.session.texts import Texts
-from fr3e_jax.verdict import Verdict
+from fr3e_jax.verdict import FAULTS, Verdict
 
 Case = Callable[[int, int], tuple[Problem, np.ndarray]]
 """(request, branch) -> its problem, and the response tokens before the branch's own."""
@@ -35,7 +36,6 @@ class GradingFailed(RuntimeError):
 
 
 ENVIRONMENT = "environment"
-FAILED = ("error", "timeout", "worker_died")
 FAILED_SHARE = 0.95  # of the verdicts, from which on the verifier has failed and not the policy
 FEWEST_VERDICTS = 8  # of which a share says something
 
@@ -86,6 +86,7 @@ class ResponseGrader:
         self.grader, self.processes, self._range = grader, processes, of_episodes
         self._texts = texts
         self._wait_seconds = 0.0
+        self.judge_dollars = 0.0  # of the run, as far as counts were taken
 
     def __enter__(self) -> ResponseGrader:
         self.grader.__enter__()
@@ -130,7 +131,7 @@ class ResponseGrader:
           GradingFailed: at least `FAILED_SHARE` of `FEWEST_VERDICTS` or more verdicts failed; with the first failure.
         """
         counts = Counter(outcomes)
-        total, failed = counts.total(), {name: counts[name] for name in FAILED if counts[name]}
+        total, failed = counts.total(), {name: counts[name] for name in FAULTS if counts[name]}
         if total < FEWEST_VERDICTS or sum(failed.values()) < FAILED_SHARE * total:
             return
         first = next((text for text in self.processes.gather(self.grader.first_failure) if text), "")
@@ -139,6 +140,8 @@ class ResponseGrader:
         cure = "(data.verifier), or raise rewards.deadline_seconds or rewards.memory_mb"
         if judge == ENVIRONMENT:
             cure, first = "(environment.kind), or raise environment.seconds", first.partition("\n")[0]
+        if judge == JUDGE:
+            cure = "(judge.model at judge.base_url), or raise judge.seconds or judge.max_retries"
         raise GradingFailed(
             f"the {judge} failed on {sum(failed.values())} of {total} responses {where} ({listed}). This says nothing "
             f"about the policy: mend the {judge} {cure}, then continue with --resume. The first failure: the {judge} "
@@ -153,6 +156,22 @@ class ResponseGrader:
     def take_outcomes(self) -> Counter[str]:
         """`Grader.take_outcomes`, summed over the processes."""
         return sum(map(Counter, self.processes.gather(self.grader.take_outcomes())), Counter())
+
+    def take_judge_counts(self) -> dict[str, float]:
+        """``judge/NAME``: what the judge was asked since the last call, and what that cost, over all processes."""
+        take = getattr(self.grader.verifier, "take_counts", None)
+        if take is None:
+            return {}
+        counts = sum(map(Counter, self.processes.gather(take())), Counter())
+        self.judge_dollars += counts["dollars"]
+        names = ("calls", "cached", "retries", "prompt_tokens", "completion_tokens", "dollars")
+        return {f"judge/{name}": counts[name] for name in names}
+
+    def add_dollars(self, dollars: float) -> None:
+        """Count what the judge had cost the run before, towards ``judge.max_dollars``."""
+        self.judge_dollars += dollars
+        if dollars:
+            self.grader.verifier.add_dollars(dollars)
 
     def take_reward_means(self) -> dict[str, float]:
         """``rewards/NAME``: the mean of each reward function of a program, over all responses since the last call."""

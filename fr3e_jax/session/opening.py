@@ -78,6 +78,7 @@ class OpenedRun:
             allowed = self.config.runtime.allow_changes
             changes = since_checkpoint(newest[2], self.identity, self.directory, self.verb, allowed)
             restored = Restored(*newest, changes)
+            self.session.grader.add_dollars(restored.host.get("judge_dollars", 0.0))
         if self.resumed and processes.first:  # only now: settings that do not fit the checkpoint have raised
             step = restored.step if restored else 0
             save_config(self.config, self.directory.path, verb=self.verb, resumed_step=step)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fr3e_jax.configuration.recipe import CODE
+from fr3e_jax.configuration.recipe import CODE, TEXTS
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import setting_value
 from fr3e_jax.data.character_tokenizer import CHARACTERS
@@ -113,6 +113,7 @@ def user_files(config: Config) -> dict[str, str]:
     """SHA-256, shortened, of the user's file that each setting names, such as a task, a verifier or a template."""
     named = {setting: setting_value(config, setting) for setting in CODE}
     files = {name: _source_file(parse_reference(text, name).source) for name, text in named.items() if ":" in text}
+    files |= {name: Path(text).expanduser() for name in TEXTS if (text := setting_value(config, name))}
     if is_file(config.data.template):
         files["data.template"] = Path(config.data.template).expanduser()
     return {name: _digest([file.read_bytes()]) for name, file in files.items() if file}

@@ -9,6 +9,7 @@ from functools import cached_property
 from fr3e_jax.cluster.processes import Processes, own_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.judge_section import JUDGE
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.data.task import Task, load_task
@@ -121,15 +122,40 @@ def open_session(
         if make is not None:
             task = posed_task(task, make, config.environment, texts.prompt_ids, texts.codec.without_marks)
         check_estimator(config.advantage.base_estimator, config.rollout.rollouts_per_prompt)
-        user_function = user_verifier(config.data.verifier)
-        grader = Grader(user_function or task.verifier(), config.rewards, ENVIRONMENT if make else "verifier")
-    if user_function:
-        with as_config_error(TypeError, ValueError, VerifierError):
-            check_by_a_call(grader, task.problems("train"), config.data.verifier)
+        grader = open_grader(config, task, ENVIRONMENT if make else "verifier", processes.count)
     model, sampler = open_sampler(config, texts, processes, make, keeps_routes=keeps_routes, devices=devices)
     of_episodes = RewardRange(config.environment.least_reward, config.environment.most_reward)
     graded = ResponseGrader(grader, texts, processes, of_episodes)
     return Session(config, task, texts, model, sampler, graded, processes)
+
+
+def open_grader(config: Config, task: Task, name: str, processes: int) -> Grader:
+    """The grader of a run: the verifier that ``data.verifier`` names, or the task's; a judge in its place or beside it.
+
+    ``name``: what gives the rewards, for messages. ``processes``: of the run.
+
+    Raises:
+      ConfigError: the verifier cannot be called, or the judge does not answer.
+    """
+    grader, problems = None, task.problems("train")
+    with as_config_error(OSError, TypeError, ValueError, VerifierError):
+        if not (config.judge.enabled and config.judge.alone):
+            user_function = user_verifier(config.data.verifier)
+            grader = Grader(user_function or task.verifier(), config.rewards, name)
+            if user_function:
+                check_by_a_call(grader, problems, config.data.verifier)
+        if not config.judge.enabled:
+            return grader
+        from fr3e_jax.rewards.judge import Judge, check_by_asking  # only runs with a judge need it
+
+        judge = Judge(config.judge, grader, processes)
+        judged = Grader(judge, config.rewards, JUDGE)
+        try:
+            check_by_asking(judged, judge, config.judge, problems)
+        except BaseException:
+            judged.close()
+            raise
+        return judged
 
 
 def open_texts(config: Config) -> Texts:

@@ -60,6 +60,7 @@ def compile_recipe(config: Config, *, only_list: bool, as_json: bool, devices: S
     from fr3e_jax.session.declared_programs import declare_programs, sizes_text
     from fr3e_jax.session.session import open_session
 
+    config.judge.model = ""  # nothing is graded
     session, first = open_session(config, keeps_routes=True, devices=devices), own_processes().first
     model, started = session.model, time.perf_counter()
     programs = model.train_programs(config), model.critic_programs(config)

@@ -55,6 +55,7 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
     from fr3e_jax.session.run_weights import load_run_params, refused_weights
     from fr3e_jax.session.session import open_session
 
+    config.judge.model = ""  # nothing is graded
     if config.environment.kind == "none":  # then no problem is needed, so no data
         config.data.task, config.data.train, config.data.eval, config.data.verifier = "order", [], [], ""
     session = open_session(config)

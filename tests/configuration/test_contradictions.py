@@ -191,6 +191,51 @@ CASES = {
         "tools.result=",
         "set environment.turn_end or environment.observation in its place",
     ),
+    "a_judge_has_an_address": (
+        "judge.base_url=api.openai.com/v1 judge.model=m",
+        "judge.base_url=https://api.openai.com/v1",
+        "up to /v1: https://api.openai.com/v1",
+    ),
+    "keys_are_named": (
+        "judge.key_variable=sk-abc judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.key_variable=OPENAI_API_KEY",
+    ),
+    "scores_have_a_range": (
+        "judge.most_score=0 judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.most_score=1",
+    ),
+    "words_have_scores": (
+        "judge.words=[yes-or-no] judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.words=[yes=10,no=0]",
+        "set WORD=SCORE",
+    ),
+    "the_score_is_a_group": (
+        "judge.pattern=score judge.format=text judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.pattern=(score)",
+        "has 0 groups; expected one",
+    ),
+    "a_schema_is_sent": (
+        "judge.schema=s.json judge.format=text judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.format=json_schema",
+    ),
+    "dollars_have_prices": (
+        "judge.max_dollars=5 judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.prompt_price=0.25",
+        "set judge.prompt_price and",
+    ),
+    "one_weight_of_what_is_unread": (
+        "judge.weight=0.5 judge.asks=unread judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.weight=1",
+    ),
+    "a_judge_alone_calls_no_verifier": (
+        "data.verifier=mine.py:check judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.weight=0.5",
+    ),
+    "the_environment_is_the_judge": (
+        "judge.model=m judge.base_url=http://127.0.0.1:1/v1 environment.kind=task",
+        "judge.model=",
+        "set judge.model empty",
+    ),
     "the_environment_gives_the_rewards": (
         "environment.kind=task data.verifier=mine.py:check",
         "data.verifier=",

@@ -50,7 +50,7 @@ def test_every_part_of_the_host_state_comes_back(finished_run, session):
     learner, kept_bases = SimpleNamespace(updates=host["updates"]), KeptBases(session.config.returns)
     state = TrainingState(learner=learner, prompts=session.prompt_stream(), kept_bases=kept_bases)
     state.load_host_state(copy.deepcopy(host))
-    opened = SimpleNamespace(verb=host["verb"], identity=host["identity"])
+    opened = SimpleNamespace(verb=host["verb"], identity=host["identity"], session=session)
     found = json.loads(json.dumps(state.as_json(state.host_state(opened))))
     assert without_clocks(found) == without_clocks(host)
 

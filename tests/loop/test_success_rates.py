@@ -13,7 +13,8 @@ from fr3e_jax.loop.success_rates import SuccessRates
 
 
 def group(name: str, right: int, total: int) -> SimpleNamespace:
-    return SimpleNamespace(problem=SimpleNamespace(id=name), right=np.arange(total) < right, rollouts=[None] * total)
+    problem, graded = SimpleNamespace(id=name), np.ones(total, bool)
+    return SimpleNamespace(problem=problem, right=np.arange(total) < right, graded=graded, rollouts=[None] * total)
 
 
 def test_older_rollouts_have_less_weight_and_what_was_never_solved_may_still_be():

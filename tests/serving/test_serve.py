@@ -209,6 +209,25 @@ def test_a_stream_adds_up_to_the_whole_with_stop_texts_and_torn_characters(url):
         assert 2 not in choice["token_ids"][:-1] and "b" not in choice["text"].replace("ab", "")
 
 
+def test_a_judge_can_be_served(url, tmp_path):
+    from fr3e_jax.configuration.judge_section import JudgeConfig
+    from fr3e_jax.problem import Problem
+    from fr3e_jax.rewards.grader import Grader
+    from fr3e_jax.rewards.judge import Judge
+
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("ab {question} a {response} b")
+    options = {"format": "text", "pattern": "([ab])", "words": ["a=10", "b=0"], "max_tokens": 20}
+    judge = JudgeConfig("tiny", f"{url}/v1", prompt=str(prompt), cache=str(tmp_path / "cache"), **options)
+    with Grader(Judge(judge), judge="judge") as grader:
+        pending = [grader.submit(Problem("p", "a b", ""), "ab" * n, True) for n in range(6)]
+        rewards = [each.result().reward for each in pending]
+        assert not grader.first_failure and set(rewards) <= {0.0, 1.0}
+        body = {"messages": [{"role": "user", "content": "ab a b a abab b"}], "max_tokens": 20, "temperature": 0}
+        answer = ask(url, "/v1/chat/completions", **body)["choices"][0]["message"]["content"]
+        assert rewards[2] == float(answer.rfind("a") > answer.rfind("b"))
+
+
 def test_messages_go_through_the_chat_template(url, policy):
     messages = [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}]
     body = dict(seed=SEED, max_completion_tokens=20)

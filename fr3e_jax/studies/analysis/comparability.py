@@ -19,6 +19,7 @@ SECONDS_TOLERANCE = 0.1  # of the shortest run, by which the seconds of compilat
 _HELD_OUT = (
     *("data.task", "data.root", "data.eval", "data.verifier", "data.template"),
     *("data.system", "data.template_options"),
+    *("judge.model", "judge.prompt", "judge.weight", "judge.asks", "judge.right_from"),
     *("data.max_prompt_tokens", "data.seed", "rollout.max_response_tokens"),
 )
 

@@ -21,6 +21,9 @@ REASONS = {
     "timeout": "the verifier was not done at its deadline",
     "worker_died": "the verifier's process died on it",
     "error": "the verifier raised an error",
+    "judge_timeout": "the judge gave no answer in time",
+    "judge_unreachable": "the judge could not be reached, or refused the request",
+    "judge_unparseable": "the judge's answer has no score in it",
 }
 
 

@@ -15,6 +15,7 @@ from fr3e_jax.studies.analysis.run_curves import FINAL_SHARE
 from fr3e_jax.studies.analysis.run_overview import run_overview, score_name
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.what_was_learned import changes
+from fr3e_jax.verdict import FAULTS
 
 PACE_STEPS = 20  # last steps that tell the time left
 SURE = 2.0  # standard errors of a difference that is no chance
@@ -25,7 +26,7 @@ MOST_CLIPPED = 0.1  # share of the trained tokens
 MOST_WITHOUT_ANSWER = MOST_CUT = 0.2  # share of the responses
 LEAST_SHARE = 0.01  # of the prompts that the verdict mentions
 FEWEST_KEPT = 0.1  # share of the prompts
-TROUBLE = ("verifier/timeout", "verifier/worker_died", "verifier/error")
+TROUBLE = tuple(f"verifier/{outcome}" for outcome in FAULTS)
 
 Records = Sequence[Mapping[str, Any]]
 

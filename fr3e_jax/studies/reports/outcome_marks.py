@@ -31,6 +31,9 @@ MARKS: Mapping[str, Mark] = {
     "timeout": _mark("verifier timed out", "trouble", "M0 -3.4 V0 L2.6 1.6"),
     "worker_died": _mark("verifier died", "trouble", "M0 -3.5 V1 M0 2.8 V3.6"),
     "error": _mark("verifier raised", "trouble", "M0 -3.5 V1 M0 2.8 V3.6"),
+    "judge_timeout": _mark("judge timed out", "trouble", "M0 -3.4 V0 L2.6 1.6"),
+    "judge_unreachable": _mark("judge unreachable", "trouble", "M-3.5 0 H-1 M1 0 H3.5"),
+    "judge_unparseable": _mark("judge unreadable", "trouble", "M-3 -2 H3 M0 -2 V3"),
     "none": _mark("not graded", "trouble", "M-1.6 0 H1.6"),
 }
 """By the outcome; "cut": the length cap ended it without an answer; "none": it was not graded."""

@@ -16,6 +16,7 @@ import numpy as np
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.studies.analysis.verdicts import AnswerReader, answer_of, reason
 from fr3e_jax.studies.reports.prompt_text import turns_of
+from fr3e_jax.verdict import FAULTS
 
 ANSWER_CHARACTERS = 200
 DECIMALS = {"logprobs": 3, "entropies": 2}
@@ -29,8 +30,6 @@ TRAINED = {
     "eval": "no, an evaluation",
 }
 """The phrases that say if a rollout trains."""
-TROUBLE = ("timeout", "worker_died", "error")
-"""Outcomes without a verdict."""
 STRATA = ("trouble", "explored", "returned", "mixed", "all_wrong", "all_right", "ungraded")
 """Kinds of prompts, the rarest first; a prompt belongs to the first that fits."""
 _COLUMNS = (
@@ -122,7 +121,7 @@ def stratum(records: Sequence[RolloutRecord]) -> str:
     """The kind of a prompt, one of ``STRATA``; "returned": only continuations of a kept success."""
     bases = [record for record in records if record.kind == "base"]
     right = [record.outcome == "right" for record in bases]
-    if any(record.outcome in TROUBLE for record in records):
+    if any(record.outcome in FAULTS for record in records):
         return "trouble"
     if any(record.kind == "state" for record in records):
         return "explored" if bases else "returned"
@@ -197,7 +196,7 @@ def prompt_summary(records: Sequence[RolloutRecord]) -> dict[str, Any]:
         "rollouts": len(records),
         "answers": len(answers),
         "right": sum(record.outcome == "right" for record in answers),
-        "verdicts": sum(record.outcome not in (None, *TROUBLE) for record in answers),
+        "verdicts": sum(record.outcome not in (None, *FAULTS) for record in answers),
         "outcomes": sorted({record.outcome for record in records if record.outcome}),
         "rewards": [min(rewards), max(rewards)]
         if (rewards := [r.reward for r in records if r.reward == r.reward])
@@ -205,7 +204,7 @@ def prompt_summary(records: Sequence[RolloutRecord]) -> dict[str, Any]:
         "states": len({(record.parent, record.state) for record in records if record.kind == "state"}),
         "delta": round(max(deltas), 6),
         "flips": flips,
-        "trouble": sum(record.outcome in TROUBLE for record in records),
+        "trouble": sum(record.outcome in FAULTS for record in records),
         "cut": sum(not record.finished for record in records),
         "lengths": [min(lengths), max(lengths)],
     }

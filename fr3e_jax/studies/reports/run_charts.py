@@ -41,6 +41,7 @@ _VERDICTS = {"all_right": "right", "mixed": "between", "all_wrong": "wrong"}
 _OUTCOMES = {
     **{"right": "right", "restated": "c6", "other_form": "c3", "wrong": "wrong", "string_only": "c5", "refused": "c8"},
     **{"no_answer": "none", "timeout": "trouble", "worker_died": "c7", "error": "between"},
+    **{"judge_timeout": "entropy", "judge_unreachable": "accent", "judge_unparseable": "muted"},
 }
 
 

@@ -25,7 +25,7 @@ def select_responses(
     """
     rft, generator = setup.config.rft, setup.noise.generator(CHOICE, iteration)
     right = [n for n, r in enumerate(responses) if r.right and not r.dropped]
-    wrong = [n for n, r in enumerate(responses) if not r.right and not r.dropped]
+    wrong = [n for n, r in enumerate(responses) if r.verdict.graded and not r.right and not r.dropped]
     count = min(len(right), rft.responses) if rft.responses else len(right)
     metrics = {}
     if rft.select == "random":
@@ -47,7 +47,7 @@ def select_responses(
     taken = sorted(map(int, [*chosen, *negatives]))
     counts = Counter(r.dropped for r in responses)
     metrics |= {
-        "reward/mean": float(np.mean([r.verdict.reward for r in responses])),
+        "reward/mean": float(np.mean([r.verdict.reward for r in responses if r.verdict.graded] or 0.0)),
         "length/mean": float(np.mean([len(r.rollout.token_ids) for r in responses])),
         "entropy/sampled": float(np.mean([r.entropy for r in responses])),
         "rft/sampled": len(responses),

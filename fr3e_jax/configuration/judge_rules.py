@@ -1,0 +1,103 @@
+"""Contradictions between settings of a judge."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from fr3e_jax.configuration.contradictions import Rules
+from fr3e_jax.configuration.judge_section import JudgeConfig
+
+EXAMPLE = "https://api.openai.com/v1, http://127.0.0.1:8000/v1"
+
+
+def word_scores(words: list[str]) -> dict[str, float]:
+    """The score of each word, by the word in lower case.
+
+    Raises:
+      ValueError: an entry is not WORD=SCORE.
+    """
+    scores = {}
+    for entry in words:
+        word, _, score = entry.rpartition("=")
+        try:
+            scores[word.strip().lower()] = float(score)
+        except ValueError:
+            raise ValueError(entry) from None
+        if not word.strip():
+            raise ValueError(entry)
+    return scores
+
+
+def _unreadable_word(judge: JudgeConfig) -> str:
+    try:
+        scores = word_scores(judge.words)
+    except ValueError as error:
+        return f"{str(error)!r}; set WORD=SCORE, such as CORRECT=10"
+    beyond = [word for word, score in scores.items() if not judge.least_score <= score <= judge.most_score]
+    return f"a score beyond judge.least_score and judge.most_score for {beyond[0]!r}; set these" if beyond else ""
+
+
+def _faulty_address(judge: JudgeConfig) -> str:
+    try:
+        parts = urlsplit(judge.base_url)
+        hidden = parts.username or parts.password or parts.query
+        if hidden or parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            return "with a name, a key or a query" if hidden else f"{judge.base_url!r}"
+    except ValueError:
+        return "no address"
+    return ""
+
+
+def _faulty_pattern(judge: JudgeConfig) -> str:
+    if judge.format != "text":
+        return ""
+    try:
+        groups = re.compile(judge.pattern).groups
+    except re.error as error:
+        return f"is no regular expression ({error}); set one with a group, such as 'score: (\\d+)'"
+    return "" if groups == 1 else f"has {groups} groups; expected one, which holds the score; set 'score: (\\d+)'"
+
+
+RULES: Rules = {
+    "a_judge_has_an_address": (
+        lambda c: c.judge.enabled and _faulty_address(c.judge),
+        f"judge.base_url is {{}}; set it to the address of the endpoint alone, up to /v1: {EXAMPLE}",
+    ),
+    "keys_are_named": (
+        # The value may be a key, so no message shows it.
+        lambda c: c.judge.key_variable and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", c.judge.key_variable),
+        "judge.key_variable is no name of an environment variable; set the variable to the key and this to its name, "
+        "such as judge.key_variable=OPENAI_API_KEY",
+    ),
+    "scores_have_a_range": (
+        lambda c: c.judge.least_score >= c.judge.most_score and f"{c.judge.least_score + 1:g}",
+        "{judge.least_score} is not below {judge.most_score}; nearest: judge.most_score={}",
+    ),
+    "words_have_scores": (lambda c: _unreadable_word(c.judge), "judge.words has {}"),
+    "the_score_is_a_group": (lambda c: _faulty_pattern(c.judge), "judge.pattern {}"),
+    "a_schema_is_sent": (
+        lambda c: c.judge.schema and c.judge.format != "json_schema",
+        "{judge.schema} is not sent with {judge.format}; set judge.format=json_schema",
+    ),
+    "dollars_have_prices": (
+        lambda c: c.judge.max_dollars and not (c.judge.prompt_price or c.judge.completion_price),
+        "{judge.max_dollars} needs prices to count dollars; set judge.prompt_price and judge.completion_price, in "
+        "dollars for a million tokens",
+    ),
+    "one_weight_of_what_is_unread": (
+        lambda c: c.judge.asks == "unread" and c.judge.weight != 1,
+        "{judge.asks} takes the judge's reward where the verifier has none, and {judge.weight} is not read; set "
+        "judge.weight=1, or judge.asks=all",
+    ),
+    "a_judge_alone_calls_no_verifier": (
+        lambda c: c.judge.enabled and c.judge.alone and c.data.verifier,
+        "{data.verifier} is not called with {judge.weight} and {judge.asks}; set judge.weight=0.5 (or another share), "
+        "judge.asks=unread, or data.verifier empty",
+    ),
+    "the_environment_is_the_judge": (
+        lambda c: c.environment.enabled and c.judge.enabled,
+        "{judge.model} is not asked with {environment.kind}, whose steps give the rewards; set judge.model empty and "
+        "ask it in step()",
+    ),
+}

@@ -1,0 +1,337 @@
+"""A judge against a stand-in: scores, faults, retries, the cache, budgets, keys, and a verifier beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from judge_stand_in import completion, error, judge_stand_in, late
+
+from fr3e_jax.configuration.judge_section import JudgeConfig
+from fr3e_jax.configuration.schema import RewardsConfig
+from fr3e_jax.problem import Problem
+from fr3e_jax.rewards import judge_endpoint
+from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.rewards.judge import Judge, check_by_asking
+from fr3e_jax.rewards.judge_texts import check_columns, filled, prompt_text, response_format, reward_of
+from fr3e_jax.rewards.verifier import exact_match
+from fr3e_jax.verdict import Verdict
+
+PROBLEM = Problem("train/0", "What is 1+2?", "3", {"rubric": "Be exact."})
+TEN = completion('{"reason": "exact", "score": 10}')
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(judge_endpoint, "FIRST_PAUSE", 0.01)
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Make a judge's grader; all end with the test."""
+    made = []
+
+    def make(url: str, verifier=None, **settings) -> Grader:
+        inner = None if verifier is None else Grader(verifier, RewardsConfig(workers=1))
+        config = JudgeConfig(model="m", base_url=url, **{"cache": str(tmp_path / "cache"), **settings})
+        made.append(Grader(Judge(config, inner), judge="judge"))
+        return made[-1]
+
+    yield make
+    for grader in made:
+        grader.close()
+
+
+def verdict_of(grader: Grader, response: str = "3", problem: Problem = PROBLEM) -> Verdict:
+    return grader.submit(problem, response, True).result()
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer", "reward"),
+    [
+        ({}, '{"reason": "r", "score": 5}', 0.5),
+        ({}, 'Sure!\n```json\n{"reason": "a {brace}", "score": 7.5}\n```', 0.75),
+        ({}, '{"score": "10"}', 1.0),
+        ({}, '<think>{"score": 1}? no</think>{"score": 3}', 0.3),
+        ({}, '{"score": true}', 1.0),
+        ({"field": "verdict", "words": ["CORRECT=10", "INCORRECT=0"]}, '{"verdict": "Correct"}', 1.0),
+        ({"least_score": 1.0, "most_score": 5.0}, '{"score": 2}', 0.25),
+        ({"least_score": -1.0, "most_score": 1.0}, '{"score": -1}', 0.0),
+        ({"format": "text"}, "It says score: 10, but is wrong.\nScore: 2", 0.2),
+        ({"format": "text"}, "**Score:** 8/10", 0.8),
+        ({"format": "text", "pattern": r"\[\[(\d+)\]\]"}, "Rating: [[9]]", 0.9),
+        ({"format": "text", "pattern": r"\b([ABC])\b", "words": ["A=10", "B=0", "C=0"]}, "The grade is A", 1.0),
+        ({}, '{"score": 11}', "whose score is 11; expected a number from 0 to 10"),
+        ({}, '{"score": NaN}', "whose score is nan"),
+        ({}, '{"score": [7]}', "whose score is"),
+        ({}, '{"score": null}', "whose score is None"),
+        ({}, '{"grade": 7}', "there is no JSON object with 'score'"),
+        ({}, "7", "there is no JSON object"),
+        ({}, "", "answered '', in which"),
+        ({}, '{"score": 7', "there is no JSON object"),
+        ({}, "{" * 5000, "there is no JSON object"),
+        ({"format": "text"}, "I would say ten.", "there is no match of judge.pattern"),
+        ({"words": ["yes=10", "no=0"]}, '{"score": "maybe"}', "or a word of judge.words"),
+    ],
+)
+def test_answers_are_read_to_rewards_or_refused_with_what_they_say(settings, answer, reward):
+    config = JudgeConfig(model="m", **settings)
+    if isinstance(reward, float):
+        assert reward_of(answer, config) == pytest.approx(reward)
+    else:
+        with pytest.raises(ValueError, match="answered") as caught:
+            reward_of(answer, config)
+        assert reward in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_prompts_are_filled_in_one_pass_and_name_only_columns_that_exist(tmp_path):
+    template = tmp_path / "prompt.txt"
+    template.write_text('{rubric} Q: {question} G: {gold} R: {response} Reply {"score": 1} or { x }')
+    text = prompt_text(JudgeConfig(prompt=str(template)))
+    filled_in = filled(text, PROBLEM, "the answer is {gold}{rubric}")
+    assert filled_in == ('Be exact. Q: What is 1+2? G: 3 R: the answer is {gold}{rubric} Reply {"score": 1} or { x }')
+    check_columns(text, PROBLEM, "judge.prompt")
+    with pytest.raises(ValueError, match=r"has \{essay\}, .* expected one of question, gold, response, rubric"):
+        check_columns("{essay} {response}", PROBLEM, "judge.prompt")
+    template.write_text("no place")
+    for config, complaint in (
+        (JudgeConfig(prompt=str(template)), r"has no \{response\}"),
+        (JudgeConfig(prompt=str(tmp_path / "none.txt")), "cannot be read"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            prompt_text(config)
+    assert '"grade": number' in prompt_text(JudgeConfig(field="grade")) and "Score: number" in prompt_text(
+        JudgeConfig(format="text")
+    )
+
+
+def test_requests_have_the_schema_and_the_fields_of_the_settings(judged, tmp_path, monkeypatch):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object"}')
+    monkeypatch.setenv("MY_KEY", "sk-secret-1")
+    request = ["max_tokens=", "max_completion_tokens=99", "temperature=", "reasoning_effort=low", "seed=3"]
+    with judge_stand_in(lambda body, number: TEN) as endpoint:
+        assert verdict_of(judged(endpoint.url)) == Verdict(1.0, "right")
+        reasoning = judged(endpoint.url, schema=str(schema), request=request, key_variable="MY_KEY")
+        assert verdict_of(reasoning).right
+    plain, own = endpoint.bodies
+    assert plain["model"] == "m" and plain["temperature"] == 0 and plain["max_tokens"] == 512
+    assert plain["response_format"]["json_schema"]["schema"]["required"] == ["reason", "score"]
+    assert "What is 1+2?" in plain["messages"][0]["content"]
+    assert set(own) == {"model", "messages", "response_format", "max_completion_tokens", "reasoning_effort", "seed"}
+    assert own["response_format"]["json_schema"]["schema"] == {"type": "object"} and own["seed"] == 3
+    assert "authorization" not in endpoint.headers[0]
+    assert endpoint.headers[1]["authorization"] == "Bearer sk-secret-1"
+    assert response_format(JudgeConfig(format="text")) is None
+    words = response_format(JudgeConfig(words=["YES=10", "NO=0"]))
+    assert words["json_schema"]["schema"]["properties"]["score"]["enum"] == ["NO", "YES"]
+
+
+FAULTS = {
+    "refused key": (
+        lambda body, n: error(401, "bad key sk-secret-1"),
+        {},
+        "judge_unreachable",
+        1,
+        "judge.key_variable",
+    ),
+    "no such model": (lambda body, n: error(404, "no model m"), {}, "judge_unreachable", 1, "no model m"),
+    "bad request": (lambda body, n: error(400, "no response_format"), {}, "judge_unreachable", 1, "response_format"),
+    "overloaded for ever": (lambda body, n: error(429, "slow down"), {}, "judge_unreachable", 3, "(3 tries)"),
+    "a day of waiting": (lambda body, n: error(429, retry_after="86400"), {}, "judge_unreachable", 1, "HTTP 429"),
+    "a broken server": (lambda body, n: error(503), {}, "judge_unreachable", 3, "HTTP 503"),
+    "closed connections": (lambda body, n: (0, "", {}), {}, "judge_unreachable", 3, "cannot be reached"),
+    "a page of a proxy": (
+        lambda body, n: (200, "<html>", {}),
+        {},
+        "judge_unparseable",
+        3,
+        "no chat completion: <html>",
+    ),
+    "another JSON": (lambda body, n: (200, "[1]", {}), {}, "judge_unparseable", 3, "no chat completion"),
+    "no choices": (lambda body, n: (200, '{"choices": []}', {}), {}, "judge_unparseable", 3, "no chat completion"),
+    "a refusal": (lambda body, n: completion(None), {}, "judge_unparseable", 1, "without a text"),
+    "no score": (lambda body, n: completion("I like it"), {}, "judge_unparseable", 1, "'I like it'"),
+    "a slow judge": (lambda body, n: late(1.0, TEN), {"seconds": 0.1}, "judge_timeout", 3, "judge.seconds=0.1"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_outcomes_with_a_reason_and_as_many_tries_as_can_help(judged, fault, caplog, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-secret-1")
+    answer, settings, outcome, calls, reason = FAULTS[fault]
+    with judge_stand_in(answer) as endpoint:
+        grader = judged(endpoint.url, max_retries=2, key_variable="MY_KEY", **settings)
+        assert verdict_of(grader) == Verdict(0.0, outcome)
+        assert not verdict_of(grader).graded
+        assert grader.take_outcomes() == {outcome: 2}
+        made = grader.verifier.take_counts()["calls"]
+    assert made == (1 if fault == "no score" else 2 * calls), "an answer without a score is stored, too"
+    assert reason in grader.first_failure and "train/0" in grader.first_failure
+    assert "sk-secret-1" not in grader.first_failure + caplog.text
+
+
+@pytest.mark.parametrize(
+    "first",
+    [error(429, retry_after="0.05"), error(500), error(408), (0, "", {}), (200, "nothing", {})],
+    ids=["429", "500", "408", "closed", "no json"],
+)
+def test_a_fault_that_passes_is_tried_again(judged, first):
+    with judge_stand_in(lambda body, number: TEN if number else first) as endpoint:
+        grader = judged(endpoint.url)
+        assert verdict_of(grader) == Verdict(1.0, "right")
+        counts = grader.verifier.take_counts()
+    assert len(endpoint.bodies) == 2 and counts["retries"] == 1 and counts["calls"] == 2
+
+
+def test_equal_responses_are_one_call_and_stored_answers_outlive_the_process(judged):
+    with judge_stand_in(lambda body, number: late(0.05, TEN)) as endpoint:
+        grader = judged(endpoint.url, prompt_price=1.0, completion_price=10.0)
+        pending = [grader.submit(PROBLEM, response, True) for response in ("3", "3", "4", "3")]
+        assert [each.result().reward for each in pending] == [1.0] * 4
+        counts = grader.verifier.take_counts()
+        assert len(endpoint.bodies) == 2 and counts["calls"] == 2 and counts["cached"] == 2
+        assert counts["dollars"] == pytest.approx(2 * (100 * 1.0 + 10 * 10.0) / 1e6)
+        assert grader.verifier.take_sums() == {"judge": (4.0, 4)}
+        grader.close()
+        assert verdict_of(grader).reward == 1.0 and len(endpoint.bodies) == 2, "a closed judge starts again"
+        again = judged(endpoint.url, least_score=5.0)
+        assert verdict_of(again).reward == 1.0 and len(endpoint.bodies) == 3, "another prompt is another request"
+        assert again.verifier.take_counts()["prompt_tokens"] == 100
+
+
+def test_a_damaged_store_costs_a_second_call(judged, tmp_path):
+    with judge_stand_in(lambda body, number: TEN) as endpoint:
+        assert verdict_of(judged(endpoint.url)).right
+        (file,) = (tmp_path / "cache").rglob("*.json")
+        for damage in ("", "{", '{"answer": 3}', "[]"):
+            file.write_text(damage)
+            assert verdict_of(judged(endpoint.url)).right
+        assert len(endpoint.bodies) == 5 and json.loads(file.read_text())["answer"]
+        (tmp_path / "file").write_text("")
+        assert verdict_of(judged(endpoint.url, cache=str(tmp_path / "file"))).right, "no folder can be made there"
+
+
+def test_no_more_requests_are_under_way_than_allowed(judged):
+    with judge_stand_in(lambda body, number: late(0.02, TEN)) as endpoint:
+        grader = judged(endpoint.url, max_concurrency=3)
+        pending = [grader.submit(PROBLEM, f"{n}", True) for n in range(20)]
+        assert all(each.result().right for each in pending)
+    assert endpoint.most_under_way <= 3 and len(endpoint.bodies) == 20
+
+
+def test_a_spent_budget_stops_and_earlier_spending_counts(judged):
+    prices = {"prompt_price": 1000.0, "max_dollars": 0.2, "max_concurrency": 1}  # a call costs 0.1
+    with judge_stand_in(lambda body, number: TEN) as endpoint:
+        grader = judged(endpoint.url, **prices)
+        assert [verdict_of(grader, response).reward for response in "34"] == [1.0, 1.0]
+        with pytest.raises(ValueError, match=r"has cost judge.max_dollars=0.2; raise it and continue with --resume"):
+            verdict_of(grader, "5")
+        assert verdict_of(grader, "4").right, "what is paid is still given"
+        resumed = judged(endpoint.url, **prices)
+        resumed.verifier.add_dollars(0.2)
+        with pytest.raises(ValueError, match="max_dollars"):
+            verdict_of(resumed, "5")
+        assert len(endpoint.bodies) == 2
+    with judge_stand_in(lambda body, number: (200, '{"choices": [{"message": {"content": "x"}}]}', {})) as endpoint:
+        with pytest.raises(ValueError, match="does not say its prompt_tokens"):
+            verdict_of(judged(endpoint.url, **prices), "6")
+
+
+def sometimes_reads(problem, response, finished):
+    if response == "?":
+        return Verdict(0.0, "no_answer")
+    if response == "!":
+        raise RuntimeError("lost")
+    return exact_match(problem, response, finished)
+
+
+def test_a_verifier_beside_the_judge_shares_the_reward_or_says_what_is_judged(judged):
+    with judge_stand_in(lambda body, number: completion('{"score": 8}')) as endpoint:
+        half = judged(endpoint.url, sometimes_reads, weight=0.5, right_from=0.9)
+        assert verdict_of(half, "3") == Verdict(0.9, "right")
+        assert verdict_of(half, "4") == Verdict(0.4, "wrong")
+        assert verdict_of(half, "!") == Verdict(0.0, "error"), "a verifier's fault stays one"
+        assert half.verifier.take_sums() == {"judge": (pytest.approx(1.6), 2), "verifier": (1.0, 2)}
+        assert "lost" in half.first_failure
+        unread = judged(endpoint.url, sometimes_reads, asks="unread", right_from=0.8)
+        asked = len(endpoint.bodies)
+        assert [verdict_of(unread, text) for text in ("3", "4")] == [Verdict(1.0, "right"), Verdict(0.0, "wrong")]
+        assert len(endpoint.bodies) == asked, "what the verifier reads costs nothing"
+        assert verdict_of(unread, "?") == Verdict(0.8, "right")
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (None, r"cannot be reached: .*\(2 tries\)"),
+        (error(401, "no key"), "answers HTTP 401: .*judge.key_variable"),
+        (completion("fine"), "answered 'fine', in which there is no JSON object with 'score'"),
+        (TEN, ""),
+    ],
+)
+def test_a_bad_endpoint_is_one_line_before_training(judged, answer, complaint):
+    with judge_stand_in(lambda body, number: answer) as endpoint:
+        url = endpoint.url if answer else f"http://127.0.0.1:{free_port()}/v1"
+        grader = judged(url, max_retries=1)
+        config = JudgeConfig(model="m", base_url=url)
+        if not complaint:
+            return check_by_asking(grader, grader.verifier, config, [PROBLEM])
+        with pytest.raises(
+            ValueError, match=f"judge.model=m at judge.base_url={url} failed on a first call: .*{complaint}"
+        ):
+            check_by_asking(grader, grader.verifier, config, [PROBLEM])
+        assert not grader.take_outcomes() and not grader.first_failure
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"key_variable": "FR3E_NO_SUCH_KEY"}, "names an environment variable that is not set"),
+        ({"request": ["temperature"]}, "expected NAME=VALUE"),
+        ({"request": ["messages=[]"]}, "expected NAME=VALUE with a field"),
+        ({"schema": "missing.json"}, "judge.schema=missing.json cannot be read"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_without_a_request(settings, complaint):
+    with pytest.raises(ValueError, match=complaint) as caught:
+        Judge(JudgeConfig(model="m", base_url="http://127.0.0.1:1/v1", **settings))
+    assert "FR3E_NO_SUCH_KEY" not in str(caught.value), "it may be a key by mistake"
+
+
+def test_a_closed_judge_gives_up_what_is_under_way(judged):
+    with judge_stand_in(lambda body, number: late(0.3, TEN)) as endpoint:
+        grader = judged(endpoint.url)
+        pending = grader.submit(PROBLEM, "3", True)
+        while not endpoint.bodies:
+            pass
+        grader.close()
+        with pytest.raises(RuntimeError, match="the judge was closed"):
+            pending.result()
+
+
+def test_nothing_of_a_judge_is_imported_without_one():
+    code = (
+        "import sys, fr3e_jax.session.session; "
+        "print([m for m in sys.modules if m == 'httpx' or m.startswith('fr3e_jax.rewards.judge')])"
+    )
+    root = Path(__file__).resolve().parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.stdout.strip() == "[]", result.stderr
