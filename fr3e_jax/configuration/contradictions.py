@@ -100,6 +100,9 @@ def _unreadable_set(evaluation: EvaluationConfig, names: list[str]) -> str:
     return ""
 
 
+ENVIRONMENT_TASKS = ("gymnasium", "verifiers")  # that bring an environment
+
+
 def reads_files(task: str) -> bool:
     return task == "datasets" or ":" in task  # a user's own task may read any setting
 
@@ -143,6 +146,18 @@ RULES: Rules = {
     "cards_are_read": (
         lambda c: not reads_files(c.data.task) and first_set(c.data, "train", "eval", "weights", "root"),
         "data.{} is not read by {data.task}; nearest: data.task=datasets",
+    ),
+    "an_environment_is_played": (
+        lambda c: c.data.task in ENVIRONMENT_TASKS and c.environment.kind != "task",
+        "{data.task} plays an environment, and {environment.kind}; nearest: environment.kind=task",
+    ),
+    "an_environment_is_read": (
+        lambda c: (
+            c.data.task not in ENVIRONMENT_TASKS
+            and ":" not in c.data.task
+            and first_set(c.data, "environment", "environment_options")
+        ),
+        "data.{} is not read by {data.task}; nearest: data.task=gymnasium or verifiers",
     ),
     "a_part_of_one_set_is_taken": (
         lambda c: c.data.train_problems and len(c.data.train) > 1,

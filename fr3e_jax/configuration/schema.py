@@ -63,8 +63,13 @@ class DataConfig:
 
     task: str = option(
         "order",
-        "order, maze, lock, char_count, datasets, or 'FILE.py:NAME' / 'package.module:NAME' of your own task",
+        "order, maze, lock, char_count, datasets, gymnasium, verifiers, or 'FILE.py:NAME' / 'package.module:NAME' of "
+        "your own task",
     )
+    environment: str = option(
+        "", "id for gymnasium.make (data.task=gymnasium), or module with load_environment() (data.task=verifiers)"
+    )
+    environment_options: list[str] = option([], "NAME=VALUE: arguments of that environment, such as size=8")
     root: str = option("", "directory or address under which the files of dataset cards lie (data.task=datasets)")
     train: list[str] = option(
         [],

@@ -46,6 +46,8 @@ BUILT_IN = {
     "maze": "fr3e_jax.data.maze_task:MazeTask",
     "datasets": "fr3e_jax.data.datasets:DatasetsTask",
     "python": "fr3e_jax.data.python_task:from_the_command_line",
+    "gymnasium": "fr3e_jax.tools.gymnasium_environment:task",
+    "verifiers": "fr3e_jax.tools.verifiers_environment:task",
 }
 
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import yaml
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.named_values import named_values
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.conversation import Conversation, map_question, tool_schemas
 from fr3e_jax.data.jsonl import existing_file
@@ -64,18 +65,8 @@ class ChatOptions:
         Raises:
           ConfigError: one is not, or is an argument that the trainer gives.
         """
-        values = {}
-        for option in options:
-            name, equals, text = option.partition("=")
-            if not equals or not name.isidentifier() or name in _RESERVED:
-                raise ConfigError(
-                    f"data.template_options has {option!r}; expected NAME=VALUE with a variable of the chat template, "
-                    "such as enable_thinking=false"
-                )
-            try:
-                values[name] = yaml.safe_load(text) if text else ""
-            except yaml.YAMLError:
-                values[name] = text
+        expected = "a variable of the chat template, such as enable_thinking=false"
+        values = named_values(options, "data.template_options", expected, _RESERVED)
         if "tools" in values:
             values["tools"] = _tools(values["tools"])
         return cls(system, values, source)

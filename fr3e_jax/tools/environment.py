@@ -67,7 +67,7 @@ def read_step(result: object) -> Step:
     """
     expected = "(observation, reward, done), a text first"
     if not isinstance(result, tuple) or len(result) not in (3, 4, 5) or (len(result) == 5 and not _is_info(result[4])):
-        raise ValueError(f"returned {_shown(result)}; expected {expected}")
+        raise ValueError(f"returned {shown(result)}; expected {expected}")
     observation, reward, done, *rest = result
     done = _truth(done, "done")
     right = None
@@ -75,12 +75,12 @@ def read_step(result: object) -> Step:
         done = _truth(rest[0], "truncated") or done
     elif rest and not _is_info(rest[0]):
         if not isinstance(rest[0], bool | np.bool_):
-            raise ValueError(f"returned {_shown(rest[0])} for right; expected True, False, None or Gym's info, a dict")
+            raise ValueError(f"returned {shown(rest[0])} for right; expected True, False, None or Gym's info, a dict")
         right = bool(rest[0])
     if not isinstance(observation, str) and not (observation is None and done):
-        raise ValueError(f"returned the observation {_shown(observation)}; expected {expected}")
+        raise ValueError(f"returned the observation {shown(observation)}; expected {expected}")
     if not isinstance(reward, numbers.Real | np.bool_) or not abs(float(reward)) <= MOST_REWARD:
-        raise ValueError(f"returned the reward {_shown(reward)}; expected a finite number, up to {MOST_REWARD:g}")
+        raise ValueError(f"returned the reward {shown(reward)}; expected a finite number, up to {MOST_REWARD:g}")
     return Step(observation or "", float(reward), done, right)
 
 
@@ -90,7 +90,7 @@ def _is_info(value: object) -> bool:
 
 def _truth(value: object, name: str) -> bool:
     if not isinstance(value, bool | np.bool_) and not (isinstance(value, int) and value in (0, 1)):
-        raise ValueError(f"returned {_shown(value)} for {name}; expected True or False")
+        raise ValueError(f"returned {shown(value)} for {name}; expected True or False")
     return bool(value)
 
 
@@ -100,6 +100,9 @@ class Environment(Protocol):
     It is read from what makes the environment: from a class, or from a factory that has this attribute itself.
 
     A method ``close()``, if there is one, is called once for each object, after the episode or a fault in it.
+
+    ``limit_turns(most)``, if what makes the environment has it, is told ``environment.max_turns``, for an environment
+    that gives its reward at the end.
     """
 
     def reset(self, problem: Problem, seed: int) -> str:
@@ -134,13 +137,16 @@ def load_environment(config: EnvironmentConfig, task: Any) -> MakeEnvironment | 
         return None
     if config.kind != "task":
         reference = parse_reference(config.kind, "environment.kind", built_in=("none", "task"))
-        return reference.load("a class that is called without arguments, with reset(problem, seed) and step(text)")
-    result = getattr(task, "environment", None)
-    if not callable(result):
+        result: Any = reference.load(
+            "a class that is called without arguments, with reset(problem, seed) and step(text)"
+        )
+    elif not callable(result := getattr(task, "environment", None)):
         raise ValueError(
             f"environment.kind=task, but task {task.name!r} has no environment; give the task an attribute "
             "environment (a class) or Trainer(environment=...), or set environment.kind=FILE.py:NAME or none"
         )
+    if limit_turns := getattr(result, "limit_turns", None):
+        limit_turns(config.max_turns)
     return result
 
 
@@ -213,7 +219,7 @@ class Episode:
         if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str) and isinstance(first[1], Mapping):
             first = first[0]  # Gym's (observation, info)
         if not isinstance(first, str | None):
-            raise self._fault("in reset()", f"returned {_shown(first)}; expected a text, the first observation")
+            raise self._fault("in reset()", f"returned {shown(first)}; expected a text, the first observation")
         return first or ""
 
     def step(self, text: str) -> Step:
@@ -284,8 +290,8 @@ def check_by_playing(make: MakeEnvironment, problem: Problem, kind: str, stages:
         raise ValueError(f"environment.kind={kind} failed {error}") from error
     if texts[0] != texts[1]:
         raise ValueError(
-            f"environment.kind={kind}: reset() of problem {problem.id} returned {_shown(texts[0])} with seed 0 and "
-            f"{_shown(texts[1])} with seed 1; expected one text for all seeds, since all rollouts of a problem share "
+            f"environment.kind={kind}: reset() of problem {problem.id} returned {shown(texts[0])} with seed 0 and "
+            f"{shown(texts[1])} with seed 1; expected one text for all seeds, since all rollouts of a problem share "
             "their prompt; give what depends on the seed as an observation of step()"
         )
     return texts[0]
@@ -302,6 +308,7 @@ def _told(error: BaseException) -> str:
     return f"{line} ({last.filename}, line {last.lineno}, in {last.name})\n{below}"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as messages name it."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
