@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="evaluate this Hugging Face directory; may be repeated. Without --run and --model: the recipe's model",
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument(
+        "--format",
+        choices=("lm-eval", "inspect"),
+        help="write results and samples also as lm-eval or Inspect read them, into the folder of the evaluation",
+    )
     parser.add_argument("--markdown", type=on_this_machine, metavar="FILE", help="write the table as Markdown")
     declare_print_config(parser)
 
@@ -64,6 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     code = evaluate_all(subjects[0].config, subjects, results)
     if not results:
         return code
+    if arguments.format:
+        from fr3e_jax.verbs.evaluation_files import write_evaluation
+
+        for result in results:
+            print(f"{arguments.format}: {write_evaluation(result, arguments.format)}", file=sys.stderr)
     if arguments.json:
         print(as_json(results))
     else:

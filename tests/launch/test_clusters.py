@@ -1,14 +1,16 @@
-"""tpu_pod.sh, slurm.sh, xpk.sh and sweep.sh with stand-ins for gcloud, srun and xpk: which commands run where."""
+"""tpu_pod.sh, slurm.sh, xpk.sh, skypilot.sh and sweep.sh with stand-ins for programs of clouds: what runs where."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).parents[2]
 POD = dict(TPU_NAME="my-slice", ZONE="us-east5-a", PROJECT="my-project")
@@ -471,3 +473,69 @@ def test_sweep_gives_each_combination_to_one_slice_and_repeats_only_unfinished_o
     result = bench.launch("sweep.sh", "--dry-run", bench.recipe, "seed=0,1,2", **variables)
     assert result.stdout.count("seed=") == 6 and len(bench.calls("launcher")) == 4
     assert bench.calls("fr3e")[0] == f"sweep {bench.recipe} seed=0\\,1\\,2 --dry-run"
+
+
+@pytest.fixture
+def skypilot(bench):
+    """The launcher of SkyPilot with `sky` and `fr3e` as stubs."""
+    bench.stub("sky")
+
+    def launch(*arguments, **variables):
+        given = {"RUNS": "gs://bucket", "FR3E": bench.stub("fr3e")} | variables
+        return bench.launch("skypilot.sh", *arguments, **given)
+
+    return launch
+
+
+def test_skypilot_gets_the_settings_quoted_and_secrets_by_name(bench, skypilot):
+    result = skypilot("configs/demo.yaml", "name=a b", RUN="Mine.1", HF_TOKEN="hidden", GPUS="A100:1", SPOT="false")
+    assert result.returncode == 0, result.stderr
+    assert bench.calls("fr3e") == ["train configs/demo.yaml name=a\\ b --print-config"]
+    (words,) = map(shlex.split, bench.calls("sky"))
+    assert words[:3] == ["jobs", "launch", "launch/skypilot.yaml"] and "--secret=HF_TOKEN" in words
+    assert words[words.index("--name") + 1] == "fr3e-mine-1" and "--no-use-spot" in words
+    assert {"RUN=Mine.1", "RECIPE=configs/demo.yaml", "SETTINGS=name=a\\ b "} <= set(words)
+    assert "hidden" not in " ".join(words) + result.stdout
+    dry = skypilot("--dry-run", "configs/demo.yaml", HF_TOKEN="hidden")
+    assert dry.returncode == 0 and "sky jobs launch" in dry.stdout and "hidden" not in dry.stdout
+    assert len(bench.calls("sky")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "complaint"),
+    [
+        ((), {}, "no recipe given"),
+        (("configs/absent.yaml",), {}, "there is no recipe configs/absent.yaml below"),
+        (("configs/demo.yaml",), {"RUNS": ""}, "RUNS is not set; expected a bucket"),
+        (("configs/demo.yaml",), {"RUNS": "/runs"}, "RUNS=/runs does not look like a bucket"),
+        (("configs/demo.yaml",), {"GPUS": "8"}, "GPUS=8 does not look like a kind of accelerator"),
+        (("configs/demo.yaml",), {"SECRETS": "TOKEN"}, "SECRETS names TOKEN, which is not set"),
+    ],
+)
+def test_mistakes_cost_a_line_before_skypilot_is_called(bench, skypilot, arguments, variables, complaint):
+    result = skypilot(*arguments, **variables)
+    assert result.returncode == 2 and complaint in result.stderr and not bench.calls("sky")
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_of_skypilot_runs_the_worker_of_all_launchers_and_comes_back_if_it_is_unfinished(bench, nodes):
+    task = yaml.safe_load((REPOSITORY / "launch" / "skypilot.yaml").read_text())
+    assert task["resources"]["use_spot"] and task["file_mounts"] == {"/runs": {"source": "${RUNS}", "mode": "MOUNT"}}
+    worker = bench.folder / "launch" / "worker.sh"
+    worker.parent.mkdir()
+    names = ("RUN_DIR", "WORKER", "UNFINISHED_CODE", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    worker.write_text(f"""#!/usr/bin/env bash
+for name in {" ".join(names)}; do echo "$name=${{!name:-}}"; done; printf '%s\\n' "$@"; exit $UNFINISHED_CODE""")
+    worker.chmod(0o755)
+    variables = {"RUN": "mine", "RECIPE": "r.yaml", "SETTINGS": "name=a\\ b seed=3 ", "PATH": os.environ["PATH"]}
+    variables |= {"SKYPILOT_NODE_RANK": str(nodes - 1), "SKYPILOT_NUM_NODES": str(nodes)}
+    variables |= {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+    result = subprocess.run(
+        ["bash", "-c", task["run"]], env=variables, cwd=bench.folder, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode in task["resources"]["job_recovery"]["recover_on_exit_codes"], result.stderr
+    *exported, recipe, name, seed = result.stdout.splitlines()
+    assert (recipe, name, seed) == ("r.yaml", "name=a b", "seed=3")
+    several = ["10.0.0.1:8476", "2", "1"] if nodes == 2 else ["", "", ""]
+    values = ["/runs/mine", f"node_{nodes - 1}", "75", *several]
+    assert exported == [f"{name}={value}" for name, value in zip(names, values, strict=True)]
