@@ -150,8 +150,11 @@ def return_and_explore(
     sampling_rounds = rollouts / (len(groups) * config.rollout.rollouts_per_prompt)
     state.kept_bases.add(step, groups, sampling_rounds)
     state.replay.observe(step, groups)
-    if config.rollout.allocation != "uniform":
+    if config.rollout.allocation != "uniform" or config.data.curriculum.enabled:
         state.success_rates.observe(groups)
+    for group in groups:
+        solved = bool(group.graded.any() and group.right[group.graded].all())
+        state.prompts.observe(group.position, state.success_rates.share(group.problem.id), solved)
     for group in groups:
         group.trunks.clear()  # no later stage reads the caches of these weights
     batch.groups += groups

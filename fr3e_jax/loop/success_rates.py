@@ -38,6 +38,11 @@ class SuccessRates:
         right, total = self.counts.get(problem_id, (0.0, 0.0))
         return (right + 1) / (total + 2) if total else None
 
+    def share(self, problem_id: str) -> float | None:
+        """The share of right rollouts; None: never sampled."""
+        right, total = self.counts.get(problem_id, (0.0, 0.0))
+        return right / total if total else None
+
     def rollouts(self, prompts: Sequence[Prompt], rollout: RolloutConfig) -> list[int]:
         """Rollouts of each prompt, ``rollouts_per_prompt`` on average, and as many for a prompt without an estimate."""
         usual = rollout.rollouts_per_prompt

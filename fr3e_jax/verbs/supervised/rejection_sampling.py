@@ -164,6 +164,9 @@ class RejectionSamplingRun(SupervisedRun):
                 raise
             state.ledger.count_decoding(session.sampler.engine.take_counts())
             session.sampler.weights.release()
+        for prompt in prompts:
+            right = [r.right for r in responses if r.prompt.position == prompt.position and r.verdict.graded]
+            state.feed.observe(prompt.position, sum(right) / len(right) if right else None, bool(right) and all(right))
         with state.ledger.stage("select"):
             selected, metrics = select_responses(session.learning, learner, state.iteration, responses)
         session.processes.agree(
