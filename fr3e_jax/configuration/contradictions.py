@@ -148,7 +148,7 @@ RULES: Rules = {
         "data.{} is not read by {data.task}; nearest: data.task=datasets",
     ),
     "an_environment_is_played": (
-        lambda c: c.data.task in ENVIRONMENT_TASKS and c.environment.kind != "task",
+        lambda c: c.data.task in ENVIRONMENT_TASKS and not c.environment.enabled,
         "{data.task} plays an environment, and {environment.kind}; nearest: environment.kind=task",
     ),
     "an_environment_is_read": (

@@ -46,8 +46,12 @@ class EnvironmentTask:
     def demonstration(self, index: int, step_fraction: float) -> Any:
         raise ConfigError(f"{self.name} has no demonstrations; start from a model that can play")
 
-    def verifier(self) -> Any:
-        raise ConfigError(f"{self.name} is graded by its environment alone; set environment.kind=task")
+    def verifier(self) -> Callable[[Problem, str, bool], float]:
+        return _graded_elsewhere
+
+
+def _graded_elsewhere(problem: Problem, response: str, finished: bool) -> float:
+    raise ConfigError(f"problem {problem.id} is graded by its environment alone; set environment.kind=task")
 
 
 def arguments_of(data: DataConfig, what: str) -> dict[str, Any]:

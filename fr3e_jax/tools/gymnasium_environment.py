@@ -99,7 +99,7 @@ class GymnasiumEnvironment:
         action = self._read(text.strip())
         if action is None:
             expected = f"one of {', '.join(self._names)}" if self._names else "a text of its action space"
-            return f"{shown(text)} is no action; expected {expected}.", 0.0, False
+            return f"That is no action; expected {expected}.", 0.0, False
         observation, *rest = self._environment.step(action)
         if observation is None:
             return observation, *rest

@@ -69,9 +69,9 @@ SECRET = random.Random(3).randrange(4)  # 1
         ({"old": True}, {}, "0 to 3", "2", "wrong"),
         ({}, {"instructions": "Guess!"}, "Guess!\n\n0 to 3", "2", "wrong"),
         ({"space": Text()}, {}, "0 to 3", " 2\n", "wrong"),
-        ({"space": Text()}, {}, "0 to 3", "two", "'two' is no action; expected a text of its action space."),
+        ({"space": Text()}, {}, "0 to 3", "two", "That is no action; expected a text of its action space."),
         ({"space": Discrete(n=4)}, {}, "Reply with an action: 0, 1, 2, 3.\n\n0 to 3", "1 or 2", "wrong"),
-        ({"space": Discrete(n=2)}, {"instructions": ""}, "0 to 3", "12", "'12' is no action; expected one of 0, 1."),
+        ({"space": Discrete(n=2)}, {"instructions": ""}, "0 to 3", "12", "That is no action; expected one of 0, 1."),
         ({"space": Discrete(n=2, start=2)}, {}, "Reply with an action: 2, 3.\n\n0 to 3", "3", "wrong"),
         (
             {"space": Discrete(n=4), "info": {"action_mask": np.array([0, 1, 0, 1])}},

@@ -190,6 +190,8 @@ def test_problems_are_the_rows_with_their_tools_and_every_tenth_is_held_out():
     assert [message["content"] for message in asked] == ["Be brief.", "1+3="] and train[0].gold == "4"
     assert tool["function"]["name"] == "add" and tool["function"]["description"] == "Add two numbers."
     assert check_by_playing(task.environment, train[0], "task", []) == ""
+    with pytest.raises(ConfigError, match="problem train/1 is graded by its environment alone"):
+        task.verifier()(train[0], "4", True)
     task = VerifiersTask(environment(eval_dataset=dataset_of(ROWS[:3])))
     assert [len(task.problems(split)) for split in ("train", "test")] == [20, 3]
     assert task.problems("train")[1].prompt == "1+3="

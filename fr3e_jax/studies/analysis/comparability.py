@@ -17,7 +17,8 @@ SPENT_TOLERANCE = 0.05  # of the largest budget: runs end after whole steps
 SECONDS_TOLERANCE = 0.1  # of the shortest run, by which the seconds of compilation may differ
 
 _HELD_OUT = (
-    *("data.task", "data.root", "data.eval", "data.verifier", "data.template"),
+    *("data.task", "data.environment", "data.environment_options", "data.root"),
+    *("data.eval", "data.verifier", "data.template"),
     *("data.system", "data.template_options"),
     *("judge.model", "judge.prompt", "judge.weight", "judge.asks", "judge.right_from"),
     *("data.max_prompt_tokens", "data.seed", "rollout.max_response_tokens"),
