@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -192,16 +194,24 @@ def test_verifier_processes_load_no_jax():
 
 
 def test_a_training_run_starts_without_libraries_that_only_some_runs_need():
-    """Each takes a tenth of a second or more, and tensorboardX brings boto3 along where that is installed."""
-    slow = ("tensorboardX", "boto3", "sympy", "pandas", "matplotlib", "torch", "transformers", "starlette", "uvicorn")
+    """Each takes a tenth of a second or more, and tensorboardX brings boto3 along where that is installed.
+
+    Those of extras are among them, and so are the package's own rooms that serve extras.
+    """
+    slow = {"tensorboardX", "boto3", "sympy", "pandas", "matplotlib", "torch", "transformers", "pyarrow", "httpx"}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {re.split(r"[\[<>=~ ]", each)[0] for members in extras.values() for each in members} - {"jax"}
+    slow |= {name.replace("-", "_").removesuffix("_skinny") for name in names}
+    own = ("serving", "tools.verifiers_environment", "tools.gymnasium_environment", "verbs.evaluation_files")
+    assert {"starlette", "wandb", "mlflow", "datasets"} <= slow
     program = """if True:
         import sys, fr3e_jax.loop.train
         from fr3e_jax.data.tokenizer import TextCodec
         TextCodec.load("warm_starts/order_long")
-        print(*sorted({name.partition('.')[0] for name in sys.modules}))
+        print(*sorted({name.partition('.')[0] for name in sys.modules} | set(sys.modules)))
     """
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not set(slow) & set(run.stdout.split())
+    assert not (slow | {f"{PACKAGE}.{name}" for name in own}) & set(run.stdout.split())
 
 
 @pytest.mark.parametrize(

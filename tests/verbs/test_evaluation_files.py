@@ -97,4 +97,4 @@ def test_lm_eval_reads_the_results(result):
     results, samples = lm_eval_files(result)
     assert utils.get_results_filenames([str(results), *map(str, samples)]) == [str(results)]
     assert [utils.get_file_task_name(path.name) for path in samples] == ["a", "b"]
-    assert "0.7500" in utils.make_table(json.loads(results.read_text()))
+    assert "| 0.75|" in utils.make_table(json.loads(results.read_text()))
