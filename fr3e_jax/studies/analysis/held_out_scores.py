@@ -12,10 +12,15 @@ import numpy as np
 from fr3e_jax.runs.rollout_store import RolloutRecord
 
 GREEDY = 0  # `base` of the greedy answer; samples are 1, 2, ...
+Problem = tuple[str, int, str]
+"""Set, place in it, and the problem's name with its gold answer: two tasks may give their problems the same names."""
+ProblemScores = Mapping[Problem, float]
+"""A score for each problem of each set."""
 
 
-ProblemScores = Mapping[tuple[str, int, str], float]
-"""A score for each problem of each set: (set, place, problem) -> score."""
+def problem_of(record: RolloutRecord) -> Problem:
+    """The problem that a record answers."""
+    return record.benchmark, record.prompt_position, f"{record.problem_id} {record.gold}"
 
 
 def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str]) -> dict[str, ProblemScores]:
@@ -27,11 +32,10 @@ def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str])
     """
     from fr3e_jax.objectives.pass_at_k import pass_at_k  # jax loads slowly
 
-    rewards: dict[tuple[str, int, str], dict[int, tuple[float, bool]]] = {}
+    rewards: dict[Problem, dict[int, tuple[float, bool]]] = {}
     for record in records:
-        key = (record.benchmark, record.prompt_position, record.problem_id)
-        rewards.setdefault(key, {})[record.base] = (record.reward, record.outcome == "right")
-    scores: dict[str, dict[tuple[str, int, str], float]] = {name: {} for name in metrics}
+        rewards.setdefault(problem_of(record), {})[record.base] = (record.reward, record.outcome == "right")
+    scores: dict[str, dict[Problem, float]] = {name: {} for name in metrics}
     for key, answers in rewards.items():
         samples = [answer for base, answer in answers.items() if base != GREEDY]
         right, count = sum(is_right for _, is_right in samples), len(samples)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fr3e_jax.studies.analysis.comparison import Comparison
 from fr3e_jax.studies.analysis.figure import TextTable
-from fr3e_jax.studies.analysis.held_out_scores import GREEDY, ProblemScores
+from fr3e_jax.studies.analysis.held_out_scores import GREEDY, Problem, ProblemScores, problem_of
 from fr3e_jax.studies.analysis.run_groups import ComparedRun
 
 SOLVED = 0.5  # least score of a solved problem
@@ -48,8 +48,8 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return min(1.0, 2 * sum(math.comb(n, k) for k in range(least + 1)) / 2**n)
 
 
-def solved(comparison: Comparison, run: ComparedRun) -> dict[tuple[str, int, str], bool]:
-    """(set, place, problem) → whether the run solves it at its last evaluation; empty without stored samples."""
+def solved(comparison: Comparison, run: ComparedRun) -> dict[Problem, bool]:
+    """Problem → whether the run solves it at its last evaluation; empty without stored samples."""
     of_run = comparison.problem_scores.get(id(run), {})
     scores: ProblemScores = of_run.get("greedy") or of_run.get(comparison.metric) or {}
     return {key: score >= SOLVED for key, score in scores.items()}
@@ -62,7 +62,7 @@ def side_by_side(comparison: Comparison, most_characters: int) -> list[dict[str,
     """
     runs = [next((run for run in group.runs if solved(comparison, run)), None) for group in comparison.groups]
     verdicts = [solved(comparison, run) if run else {} for run in runs]
-    problems: dict[tuple[str, int, str], dict[str, Any]] = {}
+    problems: dict[Problem, dict[str, Any]] = {}
     for i, run in enumerate(runs):
         for key, text in _answers(comparison, run) if run else ():
             row = problems.setdefault(key, {"name": f"{key[0]} {key[1]}".strip(), "answers": [None] * len(runs)})
@@ -78,19 +78,19 @@ def side_by_side(comparison: Comparison, most_characters: int) -> list[dict[str,
     return rows
 
 
-def _answers(comparison: Comparison, run: ComparedRun) -> Iterator[tuple[tuple[str, int, str], dict[str, Any]]]:
+def _answers(comparison: Comparison, run: ComparedRun) -> Iterator[tuple[Problem, dict[str, Any]]]:
     """The greedy answer to each problem, or the first sample, and how many samples are right."""
     curve = run.curves.curve(comparison.metric)
-    answers: dict[tuple[str, int, str], list] = {}
+    answers: dict[Problem, list] = {}
     for record in run.run.rollouts(int(curve.steps[-1]), "eval") if curve is not None else ():
-        answers.setdefault((record.benchmark, record.prompt_position, record.problem_id), []).append(record)
+        answers.setdefault(problem_of(record), []).append(record)
     for key, records in answers.items():
         shown = min(records, key=lambda record: record.base)
         samples = [record.outcome == "right" for record in records if record.base != GREEDY]
         yield (
             key,
             {
-                "question": (shown.prompt or key[2])[:LONGEST_TEXT],
+                "question": (shown.prompt or shown.problem_id)[:LONGEST_TEXT],
                 "gold": shown.gold,
                 "response": shown.response[:LONGEST_TEXT],
                 "outcome": shown.outcome,

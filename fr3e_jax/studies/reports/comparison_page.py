@@ -15,9 +15,10 @@ from fr3e_jax.studies.analysis.finding_content import finding_fields
 from fr3e_jax.studies.analysis.problem_by_problem import side_by_side
 from fr3e_jax.studies.analysis.run_curves import metric_label
 from fr3e_jax.studies.reports.embedding import embed, significant
+from fr3e_jax.studies.reports.list_items import entitle
 from fr3e_jax.studies.reports.outcome_marks import MARKS
 from fr3e_jax.studies.reports.page import DRAWING_SCRIPTS, assemble
-from fr3e_jax.studies.reports.prompt_text import shortened
+from fr3e_jax.studies.reports.prompt_text import question_finder, shortened
 from fr3e_jax.studies.reports.run_page import NAME
 
 PROBLEM_CHARACTERS = 6_000_000
@@ -53,7 +54,7 @@ def page_content(comparison: Comparison, folder: Path | None = None) -> dict[str
         "metric": comparison.metric,
         "curves": {name: {axis: _curves(comparison, name, axis) for axis in axes} for name in metrics},
         "tables": [finding_fields(table) for table in tables(comparison)],
-        "problems": [_problem_item(row) for row in side_by_side(comparison, PROBLEM_CHARACTERS)],
+        "problems": entitle([_problem_item(row) for row in side_by_side(comparison, PROBLEM_CHARACTERS)]),
         "filters": [
             ("all", "all problems"),
             ("differ", "some groups solve it"),
@@ -78,6 +79,7 @@ def _problem_item(row: dict[str, Any]) -> dict[str, Any]:
     }
     return row | {
         "address": row["name"],
+        "question": question_finder({}, None)(row["question"]),
         "problem": row["name"],
         "text": " ".join(answer["response"] for answer in row["answers"] if answer),
         "tags": [name for name, holds in tags.items() if holds],

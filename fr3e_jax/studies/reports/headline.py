@@ -125,7 +125,7 @@ def verdict(training: Records, evaluations: Records, change_errors: Mapping[str,
 
 def _score_clause(training: Records, evaluations: Records, change_errors: Mapping[str, float]) -> str:
     """How the held-out score moved; without evaluations, the reward or the loss."""
-    name = score_name(evaluations[-1]) if evaluations else ""
+    name = score_name(key for record in reversed(evaluations) for key, value in record.items() if _finite(value))
     scored = [record for record in evaluations if _finite(record.get(name))]
     if len(scored) > 1:
         before, after = scored[0][name], scored[-1][name]
@@ -140,13 +140,17 @@ def _score_clause(training: Records, evaluations: Records, change_errors: Mappin
             else ""
         )
         return f"{word}: {name} {_percent(before)} → {_percent(after)}{step}{peak}"
-    if scored and not scored[0]["step"]:
-        return f"{name} {_percent(scored[0][name])} before training, not evaluated since"
+    if scored:
+        step = scored[0]["step"]
+        when = f"at step {step}, not evaluated before" if step else "before training, not evaluated since"
+        return f"{name} {_percent(scored[0][name])} {when}"
     for metric, label in (("reward/mean", "reward"), ("loss/supervised", "loss")):
         before, after = levels(training, metric)
         if before is not None and after is not None:
             return f"{label} {before:.3g} → {after:.3g} in training; no held-out score"
-    return "nothing was measured yet"
+        if (only := _last(training, metric)) is not None:
+            return f"{label} {only:.3g} at the only step that has it; no held-out score"
+    return "no score was measured yet"
 
 
 def _error(record: Mapping[str, Any], name: str) -> float:

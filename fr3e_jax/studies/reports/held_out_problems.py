@@ -12,7 +12,7 @@ from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.studies.analysis.stored_run import StoredRun, drawn_steps
 from fr3e_jax.studies.analysis.verdicts import answer_of, answer_reader, gold_of, reason
 from fr3e_jax.studies.reports.embedding import embed
-from fr3e_jax.studies.reports.list_items import COURSES, held_out_item
+from fr3e_jax.studies.reports.list_items import COURSES, entitle, held_out_item
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly, in_turns, priority
 from fr3e_jax.studies.reports.prompt_text import question_finder, shortened
 from fr3e_jax.studies.reports.rollout_trees import prompt_tree
@@ -72,7 +72,7 @@ def held_out_problems(
             break
         chosen[key] = size
     chunks, bare = _chunks(run, steps, chosen, limits, used_ids)
-    chunk_numbers = {key: i for i, key in enumerate(chunks)}
+    chunk_names = {key: f"held-out-{n}" for n, key in enumerate(chunks)}
     problems = [
         {
             "benchmark": key[0],
@@ -82,13 +82,13 @@ def held_out_problems(
             "since": since[key],
             "greedy": [_greedy(results[key].get(step, [])) for step in steps],
             "right": [_sampled_right(results[key].get(step, [])) for step in steps],
-            "chunk": chunk_numbers.get(key),
+            "chunk": chunk_names.get(key),
         }
         for key in order[: limits.problems]
     ]
     table = {
         "steps": steps,
-        "problems": [problem | held_out_item(problem) for problem in problems],
+        "problems": entitle([problem | held_out_item(problem) for problem in problems]),
         "stored_problems": len(order),
         "sentence": _sentence(problems, len(order), steps, len(sizes), bare),
         "change_error": _change_error(list(results.values()), steps[0], steps[-1]),

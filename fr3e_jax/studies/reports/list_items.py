@@ -1,8 +1,9 @@
 """Entries of a page's lists: the filters that each entry passes, its place in each order, and what it shows.
 
-An entry has ``address``, ``tags`` (filters that it passes), ``order`` (a number for each order, the smallest first;
-without one it stays in its place), ``bounds`` (least and most value of what a search may bound), ``facts`` (texts),
-``share`` ([right, with a verdict, all]) and, for held-out problems, ``icons``.
+An entry has ``address``, ``chunk`` (the element of the page with its rollouts, or None), ``title`` where its question
+is not enough, ``tags`` (filters that it passes), ``order`` (a number for each order, the smallest first; without one it
+stays in its place), ``bounds`` (least and most value of what a search may bound), ``facts`` (texts), ``share`` ([right,
+with a verdict, all]) and, for held-out problems, ``icons``.
 """
 
 from __future__ import annotations
@@ -52,6 +53,17 @@ HELD_OUT_CHOICES: Mapping[str, Choices] = {
     ),
 }
 _MOST_ICONS = 9
+
+
+def entitle(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Give the entries a ``title`` that share their question with other problems: it tells them apart."""
+    problems: dict[str, set[str]] = {}
+    for item in items:
+        problems.setdefault(item["question"], set()).add(item["problem"])
+    for item in items:
+        if len(problems[item["question"]]) > 1:
+            item["title"] = f"{item['question']} ({item['gold'] or item['problem']})"
+    return items
 
 
 def prompt_choices(items: Iterable[Mapping[str, Any]]) -> dict[str, Choices]:

@@ -13,7 +13,7 @@ from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.embedding import embed, significant
 from fr3e_jax.studies.reports.headline import headline
 from fr3e_jax.studies.reports.held_out_problems import held_out_problems
-from fr3e_jax.studies.reports.list_items import HELD_OUT_CHOICES, prompt_choices
+from fr3e_jax.studies.reports.list_items import HELD_OUT_CHOICES, entitle, prompt_choices
 from fr3e_jax.studies.reports.outcome_marks import MARKS
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly
 from fr3e_jax.studies.reports.rollout_trees import DECIMALS, TRAINED
@@ -53,14 +53,15 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), limits: PageLimits
     used_ids: set[int] = set()
     shown_trees = shown_prompts(run, limits, used_ids)
     held_out, held_out_chunks = held_out_problems(run, limits, used_ids)
-    shown, left_out = _findings(findings, limits)
+    shown_findings, findings_note = _findings(findings, limits)
     codec, training = run.codec, run.training
-    metrics = {"train": columns(evenly(training, limits.metric_records)), "eval": columns(run.evaluations)}
+    drawn = evenly(training, limits.metric_records)
+    metrics = {"train": columns(drawn), "eval": columns(run.evaluations)}
     shown_charts = measured_charts(metrics)
     shown_headline = headline(run, held_out.pop("change_error") if held_out else None)
     shown_headline["facts"] += _scores(shown_charts, metrics["eval"])
     spent = run_curves(run.records).spent
-    axes = [name for name in PAGE_AXES if name in spent and any(spent[name].values())]
+    axes = [name for name in PAGE_AXES if name == "step" or any(spent.get(name, {}).values())]
     main = {
         "run": _description(run),
         "headline": shown_headline,
@@ -71,10 +72,10 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), limits: PageLimits
             kind: {name: [significant(_total_at(spent[name], step)) for step in table["step"]] for name in axes}
             for kind, table in metrics.items()
         },
-        "training_steps": len(training),
+        "steps_note": f"{len(drawn)} of {len(training)} steps, at equal distances." if drawn != training else "",
         "decimals": DECIMALS,
         "vocabulary": {str(token): piece for token, piece in pieces_of(codec, used_ids).items()} if codec else None,
-        "prompts": shown_trees.summaries,
+        "prompts": entitle(shown_trees.summaries),
         "trunks": {identity: n for n, identity in enumerate(shown_trees.trunks)},
         "visits": shown_trees.visits,
         "sampling": shown_trees.account | {"sentence": shown_trees.sentence},
@@ -83,8 +84,8 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), limits: PageLimits
         "trained": TRAINED,
         "settings": settings_tables(run.settings, run.provenance),
         "held_out": held_out,
-        "findings": shown,
-        "findings_left_out": left_out,
+        "findings": shown_findings,
+        "findings_note": findings_note,
     }
     return RunData(main, shown_trees.chunks, list(shown_trees.trunks.values()), held_out_chunks)
 
@@ -116,8 +117,8 @@ def _description(run: StoredRun) -> dict[str, Any]:
     return {"name": run.name, "recipe": str(run.settings.get("name", "")), "observation": observation}
 
 
-def _findings(findings: Iterable[Finding], limits: PageLimits) -> tuple[list[dict[str, Any]], list[str]]:
-    """The fields of the findings, in their order, as many as the limit allows; and the titles of the others."""
+def _findings(findings: Iterable[Finding], limits: PageLimits) -> tuple[list[dict[str, Any]], str]:
+    """The fields of the findings, in their order, as many as the limit allows; and a note of the others."""
     shown, left_out, left = [], [], limits.finding_bytes
     for finding in findings:
         fields = finding_fields(finding)
@@ -127,4 +128,5 @@ def _findings(findings: Iterable[Finding], limits: PageLimits) -> tuple[list[dic
             shown.append(fields)
         else:
             left_out.append(finding.title)
-    return shown, left_out
+    large = f"Too large for this page, see fr3e analyse: {'; '.join(left_out)}" if left_out else ""
+    return shown, large or ("" if shown else "There are no figures for this run.")

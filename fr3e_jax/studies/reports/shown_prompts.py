@@ -129,7 +129,7 @@ def shown_prompts(run: StoredRun, limits: PageLimits, used_ids: set[int]) -> Sho
             texts = {"question": shortened(text), "gold": shortened(gold_of(records[0]))}
             shown.summaries.append(prompt_item(prompt_summary(records)) | texts)
             shown.chunks.append(encoded)
-    shown.summaries.reverse()
+    shown.summaries = [item | {"chunk": f"prompt-{n}"} for n, item in enumerate(reversed(shown.summaries))]
     shown.chunks.reverse()
     shown.visits = {parent: sorted(rows) for parent, rows in shown.visits.items() if parent in returned_to}
     shown.account = {

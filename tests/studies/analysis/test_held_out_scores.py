@@ -1,5 +1,7 @@
 """Scores of held-out problems from stored samples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_up_runs import held_out_samples, made_up_run
@@ -23,6 +25,8 @@ def test_scores_are_those_of_an_evaluation(tmp_path):
     }
     greedy_only = [record for record in records if record.benchmark == "a" or record.base == 0]
     assert list(scores_of_problems(greedy_only, ["avg", "avg@4"])["avg"].values()) == [0.5, 0.125, 1.0]
+    another_task = scores_of_problems([replace(record, gold="another") for record in records], ["greedy"])
+    assert differences_by_set([(found["greedy"], another_task["greedy"])]) is None  # of equal names, and other problems
 
 
 def test_differences_are_means_over_pairs_by_set_and_need_the_same_problems():

@@ -50,7 +50,7 @@ def test_a_change_of_the_same_problems_is_measured_by_its_own_error():
 @pytest.mark.parametrize(
     ("training", "evaluations", "sentence"),
     [
-        ([], [], "nothing was measured yet"),
+        ([], [], "no score was measured yet"),
         ([], scored(0.1, 0.5), "learned: avg@4 10.0% → 50.0% at step 9"),
         ([], scored(0.5, 0.1), "lost: avg@4 50.0% → 10.0% at step 9"),
         ([], scored(0.1, 0.12), "no clear change: avg@4 10.0% → 12.0% at step 9"),
@@ -63,6 +63,8 @@ def test_a_change_of_the_same_problems_is_measured_by_its_own_error():
         ),
         (trained(**{"reward/mean": [n / 10 for n in range(10)]}), [], "reward 0 → 0.9 in training; no held-out score"),
         (trained(**{"loss/supervised": 2.0}), [], "loss 2 → 2 in training; no held-out score"),
+        ([{"step": 1, "reward/mean": 0.3}], [], "reward 0.3 at the only step that has it; no held-out score"),
+        (trained(**{"reward/mean": 0.5}), scored(None, 0.1)[1:], "avg@4 10.0% at step 9, not evaluated before"),
         (
             trained(**{"entropy/mean": [1.0, *[0.7] * 9]}, **PROMPTS),
             scored(0.1, 0.5),

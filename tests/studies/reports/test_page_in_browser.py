@@ -198,6 +198,40 @@ def test_every_family_of_metrics_has_a_chart_with_gaps_over_each_axis(browser, m
         assert page.locator(".chart h3").all_inner_texts() == ["returns/depth (share)"]
 
 
+def test_bars_stand_on_zero_and_ticks_tell_values_apart(browser, tmp_path):
+    path = tmp_path / "run"
+    write_reported_run(path)
+    metrics = MetricsWriter(StoredRun.open(path).directory, resume_step=STEPS)
+    for step in range(STEPS + 1, STEPS + 9):
+        metrics.write(step, {"seconds/update": 50.0 + step % 2, "length/mean": 1e3 + step / 1e4, "loss/policy": 1e300})
+    (path / "report.html").write_text(run_page(StoredRun.open(path), []), encoding="utf-8")
+    with Shown(browser, path / "report.html") as shown:
+        chart = {
+            name: shown.page.locator(".chart", has=shown.page.get_by_role("heading", name=name))
+            for name in ("Seconds by stage", "Response length", "Loss")
+        }
+        bars, lines, huge = chart.values()
+        assert bars.evaluate("node => node.querySelector('.plot').plot.scales.y.min") == 0
+        assert bars.evaluate("node => node.querySelector('.plot').plot.scales.x.max") == STEPS + 8.5
+        ticks = lines.evaluate("node => node.querySelector('.plot').plot.axes[1]._values")
+        assert len({*ticks}) == len(ticks) > 2
+        assert _legend(huge)[1] == ["policy", "1.00e+300"]
+
+
+def test_a_run_that_was_only_evaluated_has_a_page(browser, tmp_path):
+    path = tmp_path / "run"
+    write_reported_run(path)
+    for stored in (*(path / "rollouts").iterdir(), path / "metrics.jsonl"):
+        stored.unlink()
+    MetricsWriter(StoredRun.open(path).directory, resume_step=None).write(0, {"greedy": 0.25}, kind="eval")
+    (path / "report.html").write_text(run_page(StoredRun.open(path)), encoding="utf-8")
+    with Shown(browser, path / "report.html") as shown:
+        assert shown.page.locator(".verdict").inner_text() == "greedy 25.0% before training, not evaluated since"
+        assert shown.page.locator(".chart").count() == 1
+        shown.page.get_by_role("tab", name="Held-out problems").click()
+        assert not shown.page.get_by_text("Choose a problem.").is_visible()
+
+
 def test_a_chart_is_saved_as_numbers_and_as_a_picture(browser, made_up):
     with Shown(browser, made_up[0]) as shown:
         chart = shown.page.locator(".chart", has=shown.page.get_by_role("heading", name="<b>x</b>"))
@@ -424,6 +458,7 @@ def test_a_list_is_one_stop_of_the_tab_key_and_arrows_move_in_it(browser, made_u
             page.keyboard.press("Tab")
             stops += 1
             assert stops < 20
+        assert page.locator(".tree .lane[tabindex='0']").count() == 1
         page.locator("#view-prompts .list button[aria-current=true]").focus()
         chosen = page.evaluate("document.activeElement.textContent")
         page.keyboard.press("ArrowDown")
@@ -432,10 +467,12 @@ def test_a_list_is_one_stop_of_the_tab_key_and_arrows_move_in_it(browser, made_u
         page.keyboard.press("ArrowRight")
         assert page.evaluate("document.activeElement.textContent") == "Held-out problems"
         assert page.locator("[role=tabpanel]").count() == 5
-        small = page.locator("button:visible, select:visible, input:visible").evaluate_all(
-            "all => all.map(one => one.getBoundingClientRect()).filter(box => box.height < 24 || box.width < 24).length"
-        )
-        assert small == 0
+        small = "all => all.map(one => one.getBoundingClientRect()).filter(box => Math.min(box.height, box.width) < 24)"
+        for view in ("curves", "prompts", "held-out", "figures", "settings"):
+            page.evaluate(f"location.hash = 'view={view}'")
+            page.locator(f"#view-{view}").wait_for(state="visible")
+            targets = page.locator("button:visible, select:visible, input:visible")
+            assert targets.evaluate_all(small) == [], view
 
 
 CONTRAST = """
@@ -459,10 +496,11 @@ spans => {
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_text_of_every_token_has_contrast(browser, made_up, dark):
-    with Shown(browser, made_up[0], dark=dark, address="#prompt=1/10&rollout=1/10/0/2/0") as shown:
-        tokens = shown.page.locator(".reading .tk")
-        tokens.first.evaluate("span => span.style.setProperty('--h', 55)")  # as that of the highest entropy
-        assert tokens.evaluate_all(CONTRAST) >= 4.5
+    file, stored = made_up
+    of_prompt = (record for identity, record in stored.items() if identity.startswith("1/10/"))
+    strongest = max(of_prompt, key=lambda record: max(record.entropies)).id
+    with Shown(browser, file, dark=dark, address=f"#prompt=1/10&rollout={strongest}") as shown:
+        assert shown.page.locator(".reading .tk").evaluate_all(CONTRAST) >= 4.5
 
 
 def test_tokens_can_be_hovered_and_lanes_focused(browser, made_up):
@@ -518,7 +556,11 @@ def test_no_view_is_wider_than_the_window(browser, made_up, width, dark):
     with Shown(browser, made_up[0], width=width, dark=dark) as shown:
         page = shown.page
         assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
-        for view in ("curves", "prompts", "held-out", "figures", "settings"):
+        page.evaluate("location.hash = 'view=prompts&prompt=1/10&zoom=20'")
+        page.locator(".tree .lane").first.wait_for()
+        assert page.locator(".tree .scroll svg").first.bounding_box()["width"] > width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for view in ("curves", "held-out", "figures", "settings"):
             page.evaluate(f"location.hash = 'view={view}'")
             page.locator(f"#view-{view}").wait_for(state="visible")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, view
@@ -563,7 +605,8 @@ def test_figures_have_an_index_and_whole_labels_and_all_of_them_can_be_saved(bro
         entries, panels = page.get_by_label("index of figures").get_by_role("link"), page.locator(".figures > .panel")
         assert entries.all_inner_texts() == panels.locator("h3").all_inner_texts()
         assert panels.get_by_role("button", name="save as CSV").count() == panels.count()
-        assert panels.get_by_role("button", name="save as PNG").count() == panels.locator(".plot").count() > 4
+        drawn = panels.filter(has=page.locator(".plot, .heat"))
+        assert panels.get_by_role("button", name="save as PNG").count() == drawn.count() > 5
         entries.last.click()
         page.wait_for_url(re.compile(f"figure={FINDINGS[-1].name}$"))
         assert page.locator(f"#figure-{FINDINGS[-1].name}").bounding_box()["y"] < 900
@@ -577,6 +620,24 @@ def test_figures_have_an_index_and_whole_labels_and_all_of_them_can_be_saved(bro
             with page.expect_download() as saved:
                 page.locator(f"#figure-{name}").get_by_role("button", name="save as CSV").click()
             assert saved.value.path().read_text() == content
+        with page.expect_download() as saved:
+            page.locator("#figure-heat").get_by_role("button", name="save as PNG").click()
+        pixels = """async (bytes) => {
+            const image = await createImageBitmap(new Blob([new Uint8Array(bytes)]));
+            const canvas = new OffscreenCanvas(image.width, image.height);
+            const context = canvas.getContext('2d', {willReadFrequently: true});
+            context.drawImage(image, 0, 0);
+            const all = new Set(new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer));
+            const cells = [...document.querySelectorAll('#figure-heat td')].map((cell) => {
+              context.fillStyle = getComputedStyle(cell).backgroundColor;
+              context.clearRect(0, 0, 1, 1);
+              context.fillRect(0, 0, 1, 1);
+              return new Uint32Array(context.getImageData(0, 0, 1, 1).data.buffer)[0];
+            });
+            return [image.width, cells.filter((cell) => cell).map((cell) => all.has(cell))];
+        }"""
+        width, colours = page.evaluate(pixels, list(saved.value.path().read_bytes()))
+        assert width > 7 * len(LONG_NAME) and colours == [True] * 3
 
 
 def test_the_listed_prompts_are_saved_as_jsonl_and_a_response_is_copied(browser, made_up):
@@ -612,7 +673,7 @@ nodes => {
 
 
 def test_paper_is_light_shows_swatches_and_nothing_overlaps(browser, made_up):
-    with Shown(browser, made_up[0], dark=True, address="#view=prompts&prompt=1/10&rollout=1/10/0") as shown:
+    with Shown(browser, made_up[0], dark=True, address="#view=prompts&prompt=1/10&rollout=1/10/0&zoom=6") as shown:
         page = shown.page
         page.locator(".reading").wait_for()
         page.emulate_media(media="print")
@@ -722,6 +783,7 @@ def test_served_page_takes_newer_steps_in_and_keeps_what_is_shown(browser, tmp_p
         filtered.select_option("mixed")
         search.press_sequentially("question 1")
         page.wait_for_function("location.hash.includes('question')")
+        search.press("ArrowLeft")
 
         def listed():
             prompts.get_by_text(re.compile("^3 of 19$")).wait_for()  # the search has read the responses
@@ -736,7 +798,7 @@ def test_served_page_takes_newer_steps_in_and_keeps_what_is_shown(browser, tmp_p
             page.wait_for_function(news, arg=told, timeout=30_000)
             assert listed() == shown
         assert search.input_value() == "question 1" and filtered.input_value() == "mixed"
-        assert search.evaluate("field => field === document.activeElement && field.selectionStart") == len("question 1")
+        assert search.evaluate("field => field === document.activeElement && field.selectionStart") == len("question ")
         page.get_by_role("tab", name="Curves").click()
         assert page.locator('.headline dd[data-fact="training steps"]').inner_text() == f"{STEPS + 2} of 100"
         assert page.get_by_label("smoothing").input_value() == "0.5"

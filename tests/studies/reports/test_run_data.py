@@ -16,6 +16,7 @@ from fr3e_jax.studies.analysis.figure import Figure, Series, TextTable
 from fr3e_jax.studies.analysis.run_groups import default_settings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.held_out_problems import held_out_problems
+from fr3e_jax.studies.reports.list_items import entitle
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly
 from fr3e_jax.studies.reports.rollout_trees import (
     DECIMALS,
@@ -113,7 +114,8 @@ def test_metrics_are_columns_with_none_where_a_record_lacks_one(content):
 def test_a_long_run_is_thinned_at_equal_distances(made_up):
     assert evenly(range(100), 4) == [0, 33, 66, 99] and evenly([1, 2], 4) == [1, 2]
     main = collect(StoredRun.open(made_up[0]), limits=PageLimits(metric_records=2, problems=1)).main
-    assert main["metrics"]["train"]["step"] == [1, STEPS] and main["training_steps"] == STEPS
+    assert main["metrics"]["train"]["step"] == [1, STEPS]
+    assert main["steps_note"] == f"2 of {STEPS} steps, at equal distances."
     assert len(main["held_out"]["problems"]) == 1 and main["held_out"]["stored_problems"] == 2
 
 
@@ -189,7 +191,14 @@ def test_held_out_problems_show_when_they_were_solved(content):
     learned, unsolved = table["problems"]
     assert (learned["course"], learned["greedy"], learned["right"]) == ("learned", [False, True], [[0, 2], [1, 2]])
     assert (unsolved["course"], unsolved["greedy"]) == ("unsolved", [False, False])
-    assert unpacked(content.held_out_chunks[learned["chunk"]])["step"] == [0, 0, 0, STEPS, STEPS, STEPS]
+    assert unpacked(content.held_out_chunks[int(learned["chunk"].removeprefix("held-out-"))])["step"] == [
+        0,
+        0,
+        0,
+        STEPS,
+        STEPS,
+        STEPS,
+    ]
 
 
 def test_held_out_answers_that_have_no_room_for_their_numbers_keep_their_texts(made_up, content):
@@ -245,7 +254,14 @@ def test_findings_are_there_with_all_fields_and_those_too_large_are_named(made_u
         {"type": "Figure"} | dataclasses.asdict(line),
         {"type": "TextTable"} | dataclasses.asdict(table),
     ]
-    assert main["findings_left_out"] == ["Large"]
+    assert main["findings_note"] == "Too large for this page, see fr3e analyse: Large"
+
+
+def test_entries_that_share_their_question_are_told_apart():
+    shared = [{"question": "00>", "gold": gold, "problem": f"train/{n}"} for n, gold in enumerate(("49", "", "49"))]
+    alone = {"question": "1+1=", "gold": "2", "problem": "train/9"}
+    items = entitle([*shared, alone, alone | {"gold": ""}])  # the last is the same problem in a later step
+    assert [item.get("title") for item in items] == ["00> (49)", "00> (train/1)", "00> (49)", None, None]
 
 
 def test_a_run_without_tokenizer_and_rollouts_has_a_page_too(tmp_path, made_up):

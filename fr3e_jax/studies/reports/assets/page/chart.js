@@ -46,6 +46,8 @@ function drawPlot(place, spec) {
   });
   const last = columns.map((values) => values.findLastIndex((value) => (value ?? null) !== null));
   const width = Math.max(220, place.clientWidth);
+  const half = spec.stacked ? (at.at(-1) - at[0]) / Math.max(1, at.length - 1) / 2 || 0.5 : 0; // of a stacked bar
+  const ends = [at[0] - half, at.at(-1) + half];
   const [x, y] = axes(spec, at, width);
   place.plot?.destroy();
   place.plot = new uPlot(
@@ -61,9 +63,9 @@ function drawPlot(place, spec) {
         x: {
           time: false,
           distr: spec.xLog ? 3 : 1,
-          range: spec.bars ? [-0.5, at.length - 0.5] : spec.xLog && at.length > 1 ? [at[0], at.at(-1)] : undefined,
+          range: spec.bars ? [-0.5, at.length - 0.5] : half || (spec.xLog && at.length > 1) ? ends : undefined,
         },
-        y: {distr: spec.yLog ? 3 : 1, range: yRange(spec)},
+        y: {distr: spec.yLog ? 3 : 1, range: yRange(spec, edges)},
       },
       hooks: {
         setCursor: [(plot) => plot.cursor.idx ?? plot.setLegend({idxs: last}, false)],
@@ -135,12 +137,12 @@ function between(plot, n, all) {
   return all ? null : [...values.keys()].filter((i) => !gap(i) && gap(i - 1) && gap(i + 1));
 }
 
-// From 0, unless all values are far from it; up to the end of a usual range, where the values come near to it.
-function yRange({yLog, range, stacked, top}) {
+// From 0, unless all values of lines are far from it; up to the end of a usual range, where the values come near to it.
+function yRange({yLog, range, stacked, bars, top}, columns) {
   if (yLog) return undefined;
-  if (top) return [0, top];
+  if (top || !columns.flat().some(Boolean)) return [0, top || 1];
   const pad = stacked ? 0 : 0.08;
-  return {min: {pad, soft: 0, mode: range ? 1 : 3}, max: {pad, soft: range?.[1] ?? 0, mode: 3}};
+  return {min: {pad, soft: 0, mode: range || stacked || bars ? 1 : 3}, max: {pad, soft: range?.[1] ?? 0, mode: 3}};
 }
 
 // The axes of x and y. Names of bars are whole: upright where they fit, else they run down.
@@ -149,13 +151,17 @@ function axes(spec, at, width) {
   const axis = (size) => ({stroke: colour('muted'), grid: line, ticks: line, font: FONT, size});
   const [x, y] = [axis(26), axis((_, names) => Math.max(56, ...(names ?? []).map((name) => 14 + 7 * name.length)))];
   const isWhole = at.every(Number.isInteger);
+  const digits = (tick, step) => Math.max(3, Math.min(9, 1 + Math.ceil(Math.log10(Math.abs(tick) / step))));
   const written =
-    (digits, isShown = () => true) =>
-    (_, ticks) =>
-      ticks.map((tick) => (tick !== null && isShown(tick) ? number(tick, digits) : ''));
-  y.values = written(3);
-  x.values = written(4, (tick) => !isWhole || Number.isInteger(tick));
-  Object.assign(x, {space: 60, label: shortened(spec.xLabel, 60), labelSize: 18, labelGap: 3, labelFont: FONT});
+    (isShown = () => true) =>
+    (_plot, ticks, _axis, _space, step) =>
+      ticks.map((tick) => (tick !== null && isShown(tick) ? number(tick, digits(tick, step)) : ''));
+  y.values = written();
+  x.values = written((tick) => !isWhole || Number.isInteger(tick));
+  // Of the ticks of a logarithmic axis, 1, 2 and 5 of each power of ten have their numbers.
+  const isRound = (tick) => !spec.xLog || '125'.includes(tick.toExponential()[0]);
+  const filter = (_, ticks) => ticks.map((tick) => (isRound(tick) ? tick : null));
+  Object.assign(x, {filter, space: 60, label: shortened(spec.xLabel, 60), labelSize: 18, labelGap: 3, labelFont: FONT});
   if (!spec.bars) return [x, y];
   const room = (width - 60) / at.length;
   const longest = Math.max(...spec.x.map((name) => 7 * String(name).length));

@@ -6,9 +6,7 @@ const curves = {...CURVE_STATE, logarithmic: new Map()};
 function curvesView(node) {
   const body = node.querySelector('.charts');
   const fields = Object.keys(CURVE_STATE).map((name) => node.querySelector(`[name=${name}]`));
-  const steps = page.metrics.train.step.length;
-  const thinned = `${steps} of ${page.training_steps} steps, at equal distances.`;
-  node.querySelector('.thinned').textContent = page.training_steps > steps ? thinned : '';
+  node.querySelector('.thinned').textContent = page.steps_note;
   const take = ({name, value}) => (curves[name] = typeof CURVE_STATE[name] === 'number' ? Number(value) : value);
   choice(fields[0], page.axes, curves.axis, () => {});
   for (const field of fields) {

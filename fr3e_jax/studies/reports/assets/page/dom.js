@@ -54,8 +54,8 @@ function spelled(text) {
 function number(value, digits = 4) {
   if (value === null || value === undefined) return '–';
   if (!Number.isFinite(value)) return String(value);
-  if (Number.isInteger(value)) return value.toLocaleString('en', {maximumFractionDigits: 0});
   const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e12) return value.toLocaleString('en');
   if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
   return String(Number(value.toPrecision(digits)));
 }

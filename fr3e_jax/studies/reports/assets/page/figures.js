@@ -2,15 +2,12 @@
 
 function figuresView(node) {
   let shown = null;
-  const left = page.findings_left_out;
-  const empty = page.findings.length ? '' : 'There are no figures for this run.';
-  const large = left.length ? `Too large for this page, see fr3e analyse: ${left.map(visible).join('; ')}` : '';
   const panels = page.findings.map(findingPanel);
   const show = (name) => {
     shown = name;
     document.getElementById(`figure-${name}`)?.scrollIntoView();
   };
-  node.querySelector('.note').textContent = empty + large;
+  node.querySelector('.note').textContent = visible(page.findings_note);
   replace(node.querySelector('.figures'), panels);
   const address = (name) => `#view=figures&figure=${encodeURIComponent(name)}`;
   const links = page.findings.map(({name, title}) => element('a', {href: address(name)}, visible(title)));
@@ -24,8 +21,9 @@ function figuresView(node) {
 
 // The panel of a finding. Once it is in the page, `draw` draws its plot.
 function findingPanel(finding) {
-  const [content, columns] = {Figure: figureContent, HeatMap: heatMap, TextTable: findingTable}[finding.type](finding);
-  const buttons = columns && saveButtons(finding.title, columns);
+  const contents = {Figure: figureContent, HeatMap: heatMap, TextTable: findingTable};
+  const [content, ...numbers] = contents[finding.type](finding);
+  const buttons = numbers.length > 0 && saveButtons(finding.title, ...numbers);
   const origin = [finding.note, finding.source].filter(Boolean).join(' — ');
   const note = origin && noteElement(visible(origin));
   const panel = titledPanel(finding.title, {id: `figure-${finding.name}`}, buttons, content, note);
@@ -34,10 +32,7 @@ function findingPanel(finding) {
 }
 
 function figureContent({title, y_label: yLabel}) {
-  return [
-    element('div', {class: 'figure'}, element('small', {class: 'muted'}, visible(yLabel)), plotPlace(title)),
-    null,
-  ];
+  return [element('div', {class: 'figure'}, element('small', {class: 'muted'}, visible(yLabel)), plotPlace(title))];
 }
 
 // All series of a figure on one axis.
@@ -80,11 +75,8 @@ function heatMap({columns, lines, values, unit, x_label: xLabel, y_label: yLabel
     return box;
   };
   const ramp = element('i', {class: 'ramp reward'});
-  const key = element(
-    'div',
-    {class: 'key'},
-    element('span', {}, number(low), ramp, `${number(high)} ${visible(unit)}`),
-  );
+  const ends = [number(low), `${number(high)} ${unit}`];
+  const key = element('div', {class: 'key'}, element('span', {}, ends[0], ramp, visible(ends[1])));
   const table = tableElement(
     [visible(xLabel), ...columns.map((column, c) => (c % every ? '' : visible(String(column))))],
     values.map((row, r) => [element('th', {}, visible(String(lines[r]))), ...row.map((value, c) => cell(value, r, c))]),
@@ -95,5 +87,6 @@ function heatMap({columns, lines, values, unit, x_label: xLabel, y_label: yLabel
     [xLabel, at((_r, c) => columns[c])],
     [unit || 'value', at((_r, _c, value) => value)],
   ];
-  return [element('div', {class: 'heat'}, key, table), numbers];
+  const legend = ends.map((name, n) => ({name, colour: colour(n ? 'right' : 'wrong')}));
+  return [element('div', {class: 'heat'}, key, table), numbers, legend];
 }

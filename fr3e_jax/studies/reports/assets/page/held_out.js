@@ -7,7 +7,7 @@ function heldOutView(node) {
   node.querySelector('.note').textContent = table?.sentence ?? 'The run has stored no samples of its evaluations.';
   node.querySelector('.prompts').hidden = !table;
   if (!table) return {drawn: () => {}, state: () => [], restore: () => {}};
-  const items = table.problems.map((item) => ({...item, chunk: item.chunk === null ? null : `held-out-${item.chunk}`}));
+  const items = table.problems;
   held.place = node.querySelector('.chosen-item');
   held.list = makeList(node.querySelector('.list'), {
     ...page.lists.held_out,
@@ -59,8 +59,8 @@ function answersAt(of, step) {
       }
       replace(place, responseElement(of, rollout, response(of, rollout)));
     };
-    const label = `${nameOf(rollout)}: ${outcomeOf(rollout).word}, ${rollout.extracted ?? 'no answer'}`;
-    const content = [iconElement(outcomeOf(rollout)), ` ${shortened(rollout.extracted ?? '–', 12)}`];
+    const label = `${nameOf(rollout)}: ${[outcomeOf(rollout).word, rollout.extracted ?? []].flat().join(', ')}`;
+    const content = [iconElement(outcomeOf(rollout)), ` ${shortened(rollout.extracted ?? '', 12)}`];
     return button(content, show, {'aria-label': visible(label), 'aria-pressed': 'false'});
   });
   samples[0]?.click();

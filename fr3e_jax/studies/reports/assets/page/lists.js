@@ -1,10 +1,7 @@
 // A list to choose from: search, filters, order, and one stop of the tab key, in which arrows move.
 //
-// An item has address, question, problem, gold and chunk (the id of its rollouts, or null); tags (filters that it
-// passes), order (numbers by the names of orders, smallest first), bounds ({name: [least, most]} for the search) and
-// for its entry facts (texts), share ([right, with a verdict, all], or null), and icons (right, wrong or null).
+// list_items.py says what an item has.
 
-const LIST_LIMIT = 3000;
 const BOUND = /\b(step|reward|length)\s*(<=|>=|<|>|=)\s*(-?[\d.]+)/g;
 const EXCEEDS = {
   '<': ([least], value) => least < value,
@@ -71,12 +68,10 @@ function showList(list) {
   const place = (item) => item.order[list.order.value] ?? 0;
   list.shown = passing(list, list.filter.value).filter((item) => isWithin(item) && isSaid(item));
   list.shown.sort((a, b) => place(a) - place(b));
-  const entries = list.shown.slice(0, LIST_LIMIT).map((item) => entryOf(list, item));
-  list.entries.replaceChildren(...entries);
+  replace(list.entries, list.shown.map((item) => entryOf(list, item)));
   const isUnread = words && list.items.some((item) => item.text === undefined && item.chunk !== null);
   const counts = [list.shown.length, list.items.length].map((count) => count.toLocaleString('en'));
-  const more = list.shown.length > LIST_LIMIT ? `; the first ${LIST_LIMIT} are listed` : '';
-  list.count.textContent = `${counts.join(' of ')}${more}${isUnread ? '; reading the responses …' : ''}`;
+  list.count.textContent = `${counts.join(' of ')}${isUnread ? '; reading the responses …' : ''}`;
   markChosen(list);
   if (isUnread) readResponses(list, search);
 }
@@ -95,7 +90,7 @@ async function readResponses(list, search) {
 // A line for each item that is listed, with its rollouts.
 async function saveItems(list) {
   const lines = [];
-  for (const {text, tags, order, bounds, share, facts, icons, chunk, ...fields} of list.shown) {
+  for (const {title, text, tags, order, bounds, share, facts, icons, chunk, ...fields} of list.shown) {
     const of = chunk === null ? null : await tree(chunk);
     const rollouts = of?.rollouts.map((rollout) => plain(of, rollout));
     lines.push(`${JSON.stringify({...fields, prompt: of?.prompt, rollouts})}\n`);
@@ -107,7 +102,7 @@ function entryOf(list, item) {
   const question = element(
     'span',
     {class: 'text question'},
-    visible(item.question || item.problem).replaceAll('\n', '↵'),
+    visible(item.title || item.question || item.problem).replaceAll('\n', '↵'),
   );
   const iconFor = (solved) => (solved === null ? '–' : iconElement(page.outcomes[solved ? 'right' : 'wrong']));
   const facts = item.facts.map((fact) => element('span', {}, visible(fact)));

@@ -14,7 +14,6 @@ function drawPrompt() {
       element('b', {}, `step ${step}, prompt ${position}`),
       element('span', {class: 'muted text'}, visible(problem)),
       goldElement(gold),
-      copyButton('copy link', () => location.href),
     ),
     prompts.stepNote && noteElement(prompts.stepNote),
     promptElement(of),

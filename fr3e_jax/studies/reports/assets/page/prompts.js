@@ -4,7 +4,7 @@ const prompts = {list: null, tree: null, place: null};
 
 function promptsView(node) {
   node.querySelector('.note').textContent = page.sampling.sentence;
-  const items = page.prompts.map((prompt, n) => ({...prompt, chunk: `prompt-${n}`}));
+  const items = page.prompts;
   prompts.place = node.querySelector('.chosen-item');
   prompts.list = makeList(node.querySelector('.list'), {
     ...page.lists.prompts,

@@ -98,7 +98,7 @@ function verdictElement(rollout) {
   const {gold} = (shownView === 'held-out' ? held : prompts).list.chosen;
   const text = (words) => element('span', {class: 'text'}, visible(words));
   return details('verdict', [
-    ['answer', rollout.extracted === null ? 'none' : text(rollout.extracted)],
+    (rollout.extracted !== null || rollout.outcome === 'no_answer') && ['answer', text(rollout.extracted ?? 'none')],
     ['gold answer', gold ? text(gold) : 'not stored'],
     ['reason', rollout.reason || 'no verdict'],
   ]);
@@ -155,7 +155,6 @@ function tokenFacts(whole, position) {
     ['log-prob', fixed(token.logprob, logprobs)],
     ['probability', number((token.logprob ?? null) === null ? null : Math.exp(token.logprob))],
     ['entropy', fixed(token.entropy, entropies)],
-    ['token advantage', token.tool ? '–' : exact(token.rollout.advantage)],
     ['trained', token.shared ? 'not in this rollout, it shares the token' : trained],
   ];
 }
@@ -180,7 +179,6 @@ function rolloutDetails(rollout) {
     ['ended', rollout.finished ? 'by a stop token' : 'at the length cap'],
     rollout.value !== null && [value, exact(rollout.value)],
     rollout.alpha !== null && ['α', exact(rollout.alpha)],
-    rollout.answers.length > 0 && ['tool texts', String(rollout.answers.length)],
     ['id', rollout.id],
   ];
   return details('rollout', facts);

@@ -15,14 +15,15 @@ function copyButton(label, text) {
   });
 }
 
-// Buttons that save numbers, columns as [name, values], and the picture of a plot with title and legend.
+// Buttons that save numbers, columns as [name, values], and the picture of a plot or heat map with title and legend.
 function saveButtons(title, columns, lines = null) {
   const label = (kind) => ({'aria-label': `${visible(title)}: save as ${kind}`});
   const asNumbers = () => saveFile(`${title}.csv`, [csv(columns)], 'text/csv');
-  const asPicture = ({target}) =>
-    picture(title, target.closest('.panel').querySelector('canvas'), lines).toBlob((content) =>
-      saveFile(`${title}.png`, [content], 'image/png'),
-    );
+  const asPicture = ({target}) => {
+    const panel = target.closest('.panel');
+    const drawn = panel.querySelector('canvas') ?? cellsCanvas(panel.querySelector('table'));
+    picture(title, drawn, lines).toBlob((content) => saveFile(`${title}.png`, [content], 'image/png'));
+  };
   return [button('csv', asNumbers, label('CSV')), lines && button('png', asPicture, label('PNG'))];
 }
 
@@ -52,5 +53,27 @@ function picture(title, plot, lines) {
   write(visible(title), 0, colour('ink'), 'bold');
   lines.forEach((series, n) => write(`■ ${visible(series.name)}`, n + 1, series.colour));
   pen.drawImage(plot, 0, (lines.length + 1.5) * line);
+  return canvas;
+}
+
+// The cells of a table by their colours, with the names of its rows and columns.
+function cellsCanvas(table) {
+  const rows = [...table.rows].map(({cells}) => [...cells]);
+  const left = 16 + 7 * Math.max(...rows.map(([{textContent}]) => textContent.length));
+  const width = Math.max(6, 600 / rows[0].length);
+  const [across, down] = [left + width * rows[0].length, 18 * rows.length].map((size) => size * devicePixelRatio);
+  const canvas = element('canvas', {width: across, height: down});
+  const pen = canvas.getContext('2d');
+  pen.scale(devicePixelRatio, devicePixelRatio);
+  pen.font = FONT;
+  for (const [r, cells] of rows.entries()) {
+    for (const [c, cell] of cells.entries()) {
+      const x = c ? left + (c - 1) * width : 8;
+      pen.fillStyle = getComputedStyle(cell).backgroundColor;
+      pen.fillRect(x, 18 * r, width, 17);
+      pen.fillStyle = colour('ink');
+      pen.fillText(cell.textContent, x, 18 * r + 13);
+    }
+  }
   return canvas;
 }

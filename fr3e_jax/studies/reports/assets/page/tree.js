@@ -62,12 +62,9 @@ function stateFacts({value, delta, alpha}, digits) {
 }
 
 function groupHead(layout, group) {
-  const right = group.rollouts.filter((rollout) => rollout.outcome === 'right').length;
-  const facts = [...stateFacts(group, 2), `${right} of ${group.rollouts.length} right`];
-  const room = 7 * [group.title, ...facts].join('   ').length;
-  const x = Math.min(layout.x(group.fork), Math.max(MARGIN.left, layout.width - room));
+  const x = Math.min(layout.x(group.fork), layout.width - group.room);
   const title = svg('tspan', {'font-weight': 600}, group.title);
-  return label('label', x, group.y + 14, [title, svg('tspan', {dx: 8}, facts.join('   '))]);
+  return label('label', x, group.y + 14, [title, svg('tspan', {dx: 8}, group.facts)]);
 }
 
 // V(S_j) over the trunk, from V(S_0) at the prompt, with a pin at each anchor.

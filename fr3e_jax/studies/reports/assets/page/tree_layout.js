@@ -51,11 +51,15 @@ function layoutOf(of, parent, width, zoom, scrolled) {
   let y = trunk ? top.trunk + 34 : values ? top.bars + 12 : 22;
   for (const group of groups) {
     group.y = y;
+    const right = group.rollouts.filter((rollout) => rollout.outcome === 'right').length;
+    group.facts = [...stateFacts(group, 2), `${right} of ${group.rollouts.length} right`].join('   ');
+    group.room = 7 * `${group.title}   ${group.facts}`.length;
     group.rows = group.rollouts.map((rollout, n) => ({rollout, y: group.y + GROUP_HEAD + n * ROW}));
     y += GROUP_HEAD + group.rows.length * ROW + 6;
   }
   const x = (position) => MARGIN.left + position * cell;
-  const size = {height: y + 4, width: Math.max(x(longest) + MARGIN.right, width)};
+  const heads = groups.map((group) => MARGIN.left + group.room);
+  const size = {height: y + 4, width: Math.max(x(longest) + MARGIN.right, width, ...heads)};
   return {trunk, groups, cell, pool, longest, from, to, x, top, ...size};
 }
 
