@@ -55,7 +55,7 @@ FINDINGS = [
         y_label="problem",
         columns=[1, 2],
         lines=[LONG_NAME, "q"],
-        values=[[0.0, 0.5], [None, 1.0]],
+        values=[[0.0, 0.5], [None, 0.75]],
         unit="reward",
     ),
     TextTable(name="tokens", title="Tokens", columns=["token", "n"], cells=[["<script>alert(1)</script>", 3]]),
@@ -611,10 +611,11 @@ def test_figures_have_an_index_and_whole_labels_and_all_of_them_can_be_saved(bro
         page.wait_for_url(re.compile(f"figure={FINDINGS[-1].name}$"))
         assert page.locator(f"#figure-{FINDINGS[-1].name}").bounding_box()["y"] < 900
         assert page.locator("#figure-heat tbody th").first.inner_text() == LONG_NAME
+        assert page.locator("#figure-heat .key").inner_text().split() == ["0", "1", "reward"]
         assert _legend(page.locator("#figure-bars"))[0] == ["name", LONG_NAME]
         for name, content in (
             ("bars", f'"name","a","b"\n"x",1,3\n"<i>y",2,\n"{LONG_NAME}",1,\n'),
-            ("heat", f'"problem","step","reward"\n"{LONG_NAME}",1,0\n"{LONG_NAME}",2,0.5\n"q",1,\n"q",2,1\n'),
+            ("heat", f'"problem","step","reward"\n"{LONG_NAME}",1,0\n"{LONG_NAME}",2,0.5\n"q",1,\n"q",2,0.75\n'),
             ("tokens", '"token","n"\n"<script>alert(1)</script>",3\n'),
         ):
             with page.expect_download() as saved:

@@ -63,15 +63,15 @@ function findingTable({columns, cells}) {
   return [element('div', {class: 'scroll'}, table), columns.map((name, n) => [name, cells.map((row) => row[n])])];
 }
 
-// Values by colour at the crossings of two axes.
+// Values by colour at the crossings of two axes, on a scale that holds 0 and 1.
 function heatMap({columns, lines, values, unit, x_label: xLabel, y_label: yLabel}) {
   const measured = values.flat().filter((value) => value !== null);
-  const [low, high] = [Math.min(...measured), Math.max(...measured)];
+  const [low, high] = [Math.min(0, ...measured), Math.max(1, ...measured)];
   const every = Math.ceil(columns.length / 6);
   const cell = (value, r, c) => {
     const title = visible(`${yLabel}: ${lines[r]}\n${xLabel}: ${columns[c]}\n${number(value)} ${unit}`);
     const box = element('td', {title});
-    if (value !== null) box.style.background = rewardColour(high > low ? (value - low) / (high - low) : 1);
+    if (value !== null) box.style.background = rewardColour((value - low) / (high - low));
     return box;
   };
   const ramp = element('i', {class: 'ramp reward'});
