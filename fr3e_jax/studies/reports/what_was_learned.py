@@ -133,7 +133,7 @@ def held_out_sentences(
     if total := reasons.total():
         often = [(reason, count / total) for reason, count in reasons.most_common(MOST_REASONS)]
         shares = ", ".join(f"{share:.0%} {reason}" for reason, share in often if share >= LEAST_SHARE)
-        sentences.append(_sentence(f"wrong samples at the end: {shares}", "all", "hardest"))
+        sentences.append(_sentence(f"wrong samples at the last evaluation: {shares}", "all", "hardest"))
     return sentences
 
 

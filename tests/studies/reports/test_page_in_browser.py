@@ -203,12 +203,12 @@ def test_bars_stand_on_zero_and_ticks_tell_values_apart(browser, tmp_path):
     write_reported_run(path)
     metrics = MetricsWriter(StoredRun.open(path).directory, resume_step=STEPS)
     for step in range(STEPS + 1, STEPS + 9):
-        metrics.write(step, {"seconds/update": 50.0 + step % 2, "length/mean": 1e3 + step / 1e4, "loss/policy": 1e300})
+        metrics.write(step, {"base_groups/all_wrong": 50, "length/mean": 1e3 + step / 1e4, "loss/policy": 1e300})
     (path / "report.html").write_text(run_page(StoredRun.open(path), []), encoding="utf-8")
     with Shown(browser, path / "report.html") as shown:
         chart = {
             name: shown.page.locator(".chart", has=shown.page.get_by_role("heading", name=name))
-            for name in ("Seconds by stage", "Response length", "Loss")
+            for name in ("Prompts by their base rollouts", "Response length", "Loss")
         }
         bars, lines, huge = chart.values()
         assert bars.evaluate("node => node.querySelector('.plot').plot.scales.y.min") == 0
@@ -228,8 +228,9 @@ def test_a_run_that_was_only_evaluated_has_a_page(browser, tmp_path):
     with Shown(browser, path / "report.html") as shown:
         assert shown.page.locator(".verdict").inner_text() == "greedy 25.0% before training, not evaluated since"
         assert shown.page.locator(".chart").count() == 1
-        shown.page.get_by_role("tab", name="Held-out problems").click()
-        assert not shown.page.get_by_text("Choose a problem.").is_visible()
+        for tab, asked in (("Prompts and trees", "Choose a prompt."), ("Held-out problems", "Choose a problem.")):
+            shown.page.get_by_role("tab", name=tab).click()
+            assert not shown.page.get_by_text(asked).is_visible()
 
 
 def test_a_chart_is_saved_as_numbers_and_as_a_picture(browser, made_up):

@@ -74,7 +74,7 @@ def test_sentences_say_what_was_learned_when_and_why_the_rest_is_wrong():
         "forgotten, by the greedy answer: 1 problem",
         "still hard: 2 problems never solved; questions with more “-” are solved less often; "
         "questions with more words are solved more often",
-        "wrong samples at the end: 75% not the gold answer, 25% cut",
+        "wrong samples at the last evaluation: 75% not the gold answer, 25% cut",
     ]
     assert told[0]["place"] == {"view": "held-out", "filter": "learned", "order": "earliest"}
     assert held_out_sentences([0], ["solved"], [], Counter()) == []

@@ -4,12 +4,12 @@ const prompts = {list: null, tree: null, place: null};
 
 function promptsView(node) {
   node.querySelector('.note').textContent = page.sampling.sentence;
-  const items = page.prompts;
+  node.querySelector('.prompts').hidden = page.prompts.length === 0;
   prompts.place = node.querySelector('.chosen-item');
   prompts.list = makeList(node.querySelector('.list'), {
     ...page.lists.prompts,
     label: 'prompts',
-    items,
+    items: page.prompts,
     open: openPrompt,
   });
   return {
@@ -32,7 +32,7 @@ function promptsView(node) {
       restoreList(prompts.list, state);
       look.zoom = Math.min(MOST_ZOOM, Math.max(1, Number(state.get('zoom')) || 1));
       look.folded = state.get('text') === 'folded';
-      const prompt = items.find(({address}) => address === state.get('prompt'));
+      const prompt = page.prompts.find(({address}) => address === state.get('prompt'));
       if (!prompt) return;
       const token = (state.get('token') ?? null) === null ? null : Number(state.get('token'));
       await openPrompt(prompt, {rollout: state.get('rollout'), token, beside: state.get('beside'), push: false});
