@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 
-from fr3e_jax.methods import markdown_table
-from fr3e_jax.runs.metrics_page import metrics_table
+from fr3e_jax.methods import read_methods
+from fr3e_jax.runs.metric_table import GROUPS
+
+METHODS = "| method | paper, equation | function | recipe | test | deviation |\n|---|---|---|---|---|---|"
+METRICS = "| metric | unit | meaning | good | when |\n|---|---|---|---|---|"
+
+
+def methods_table() -> str:
+    """One table for each group of methods, and the rows of the exploration study's Table 2."""
+    catalogue, parts = read_methods(), []
+    for group, methods in groupby(catalogue, key=lambda method: method.group):
+        parts += [f"### {group}", "", METHODS]
+        parts += [
+            f"| {m.name} | {m.source} | `{m.function}` | `{m.recipe}` | `{m.test}` | {m.deviation} |" for m in methods
+        ]
+        parts += [""]
+    parts += ["### The exploration study's Table 2", "", "| row | recipe |", "|---|---|"]
+    parts += [f"| {method.table_2} | `{method.recipe}` |" for method in catalogue if method.table_2]
+    return "\n".join(parts) + "\n"
+
+
+def metrics_table() -> str:
+    """One table for each group of metrics."""
+    parts = []
+    for group in GROUPS:
+        parts += [f"### {group.title}", "", f"When: {group.when}, unless a row says otherwise.", "", METRICS]
+        parts += [f"| `{m.name}` | {m.unit} | {m.meaning} | {m.better} | {m.when} |" for m in group.metrics]
+        parts += [""]
+    return "\n".join(parts) + "\n"
+
 
 USERS = Path(__file__).resolve().parent / "users"
-TABLES = {USERS / "methods.md": markdown_table, USERS / "metrics.md": metrics_table}
+TABLES = {USERS / "methods.md": methods_table, USERS / "metrics.md": metrics_table}
 BEGIN, END = "<!-- table: docs/renew_tables.py -->\n", "<!-- end of the table -->\n"
 
 

@@ -149,18 +149,14 @@ def _spans(
     """The places of all branches, row by row. The lanes of trunk tokens follow the others."""
     spans = []
     for row_index, row in enumerate(rows):
-
-        def span_at(*where, row_index=row_index):
-            return RowSpan(*where[:2], row_index, *where[2:])
-
         for trunk, branch, start in row.branches:
             count = on_trunk[trunk][branch]
             length = len(trunks[trunk].branches[branch].token_ids) - count
-            spans.append(span_at(trunk, branch, start, length, shape.capacity, count))
+            spans.append(RowSpan(trunk, branch, row_index, start, length, shape.capacity, count))
         for trunk, branch, _ in row.branches:
             if count := on_trunk[trunk][branch]:
                 at = shape.room + starts[row_index, trunk] + trunks[trunk].branches[branch].fork
-                spans.append(span_at(trunk, branch, at, count, shape.capacity))
+                spans.append(RowSpan(trunk, branch, row_index, at, count, shape.capacity))
     return spans
 
 

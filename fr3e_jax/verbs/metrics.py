@@ -16,12 +16,31 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the metrics."""
-    from fr3e_jax.runs.metrics_page import list_metrics
-
     with as_config_error():
-        text = list_metrics(arguments.part)
+        text = _list_metrics(arguments.part)
     print(fitted(text))
     return 0
+
+
+def _list_metrics(text: str) -> str:
+    """A line for each metric whose name has ``text``.
+
+    Raises:
+      ValueError: there is none.
+    """
+    from fr3e_jax.runs.metric_table import GROUPS
+
+    matches = [(group, [metric for metric in group.metrics if text in metric.name]) for group in GROUPS]
+    matches = [(group, metrics) for group, metrics in matches if metrics]
+    if not matches:
+        raise ValueError(f"found no metric whose name has {text!r}; `fr3e metrics` lists all names")
+    width = max(len(metric.name) for _, metrics in matches for metric in metrics)
+    lines = []
+    for group, metrics in matches:
+        when = group.when if group.kind == "train" else f"{group.when}, kind eval"
+        lines += ["", f"{group.title} ({when})"]
+        lines += [f"  {metric.name:<{width}}  {metric.explanation}" for metric in metrics]
+    return "\n".join(lines[1:])
 
 
 VERB = Verb("fr3e metrics clip", declare, run, recipe=False)
