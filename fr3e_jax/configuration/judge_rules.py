@@ -43,9 +43,9 @@ def _faulty_address(judge: JudgeConfig) -> str:
         parts = urlsplit(judge.base_url)
         hidden = parts.username or parts.password or parts.query
         if hidden or parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            return "with a name, a key or a query" if hidden else f"{judge.base_url!r}"
+            return "has a name, a key or a query in it" if hidden else f"is {judge.base_url!r}"
     except ValueError:
-        return "no address"
+        return "is no address"
     return ""
 
 
@@ -62,7 +62,7 @@ def _faulty_pattern(judge: JudgeConfig) -> str:
 RULES: Rules = {
     "a_judge_has_an_address": (
         lambda c: c.judge.enabled and _faulty_address(c.judge),
-        f"judge.base_url is {{}}; set it to the address of the endpoint alone, up to /v1: {EXAMPLE}",
+        f"judge.base_url {{}}; set it to the address of the endpoint alone, up to /v1: {EXAMPLE}",
     ),
     "keys_are_named": (
         # The value may be a key, so no message shows it.

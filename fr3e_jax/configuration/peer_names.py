@@ -46,6 +46,8 @@ NAMES_OF: dict[tuple[str, ...], str] = {
     ("rollout.stop_tokens",): "stop_token_ids eos_token_id",
     ("rollout.stop_texts",): "stop stop_strings stop_words",
     ("data.verifier",): "reward_funcs reward_fn custom_reward_function",
+    ("judge.key_variable",): "api_key openai_api_key",
+    ("judge.base_url",): "base_url api_base openai_api_base",
     ("model.lora.rank",): "lora_rank lora_r",
     ("model.lora.alpha",): "lora_alpha",
     ("model.lora.targets",): "lora_target_modules target_modules",

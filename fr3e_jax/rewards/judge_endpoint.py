@@ -64,7 +64,7 @@ class Endpoint:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=judge.max_concurrency)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.AsyncClient(headers=headers, timeout=None, limits=limits)
-        self._url = judge.base_url.rstrip("/") + "/chat/completions"
+        self._url = judge.base_url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
         self.counts: Counter[str] = Counter()
 
     async def answer(self, body: Mapping[str, Any]) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.extraction import EXTRACTIONS
 from fr3e_jax.rewards.math_verifiers import CONVENTIONS
-from fr3e_jax.rewards.verifier import Verifier, exact_match
+from fr3e_jax.rewards.verifier import Verifier, exact_match, unjudged
 
 
 def _code(extraction: str) -> Verifier:
@@ -17,18 +16,11 @@ def _code(extraction: str) -> Verifier:
     return CodeVerifier()  # it reads a program from a fenced block, whatever the extraction
 
 
-def _unjudged(problem: Problem, response: str, finished: bool) -> float:
-    raise ValueError(
-        f"the card of problem {problem.id} has verifier: judge, and the run has none alone; set judge.model and "
-        "judge.base_url, with judge.weight=1 and judge.asks=all"
-    )
-
-
 VERIFIERS: dict[str, Callable[[str], Verifier]] = {
     **CONVENTIONS,
     "code": _code,
     "exact": lambda extraction: exact_match,
-    "judge": lambda extraction: _unjudged,
+    "judge": lambda extraction: unjudged,
 }
 
 

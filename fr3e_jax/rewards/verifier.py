@@ -22,6 +22,11 @@ from fr3e_jax.verdict import Job, Outcome, Verdict
 SUCCESS = 1.0  # the least reward that makes a response right, if the verifier gives no outcome
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
+UNJUDGED = (
+    "a dataset card has verifier: judge, and no judge alone gives the rewards; set judge.model and judge.base_url, "
+    "with judge.weight=1 and judge.asks=all, or another verifier in the card"
+)
+
 
 class UserCodeError(RuntimeError):
     """Code of the user raised in the run's own process, where it is to be seen; the cause has its traceback."""
@@ -58,6 +63,11 @@ def exact_match(problem: Problem, response: str, finished: bool) -> float:
     A problem without a gold answer has no right response.
     """
     return float(finished and response == problem.gold != "")
+
+
+def unjudged(problem: Problem, response: str, finished: bool) -> float:
+    """The verifier of a dataset card that leaves its problems to a judge; it raises."""
+    raise RuntimeError(UNJUDGED)
 
 
 def is_number(reward: object) -> bool:

@@ -26,6 +26,7 @@ from fr3e_jax.programs.mesh import batch_shards
 from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
+from fr3e_jax.rewards.verifier import UNJUDGED, unjudged
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.noise import Noise
@@ -146,7 +147,10 @@ def open_grader(config: Config, task: Task, name: str, processes: int) -> Grader
     with as_config_error(OSError, TypeError, ValueError, VerifierError):
         if not (config.judge.enabled and config.judge.alone):
             user_function = user_verifier(config.data.verifier)
-            grader = Grader(user_function or task.verifier(), config.rewards, name)
+            verifier = user_function or task.verifier()
+            if unjudged in getattr(verifier, "by_card", {}).values():
+                raise ValueError(UNJUDGED)
+            grader = Grader(verifier, config.rewards, name)
             if user_function:
                 check_by_a_call(grader, problems, config.data.verifier)
         if not config.judge.enabled:

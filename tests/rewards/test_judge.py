@@ -12,14 +12,18 @@ from pathlib import Path
 import pytest
 from judge_stand_in import completion, error, judge_stand_in, late
 
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.judge_section import JudgeConfig
-from fr3e_jax.configuration.schema import RewardsConfig
+from fr3e_jax.configuration.schema import Config, DataConfig, RewardsConfig
+from fr3e_jax.data.python_task import PythonTask
+from fr3e_jax.data.task import load_task
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards import judge_endpoint
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.judge import Judge, check_by_asking
 from fr3e_jax.rewards.judge_texts import check_columns, filled, prompt_text, response_format, reward_of
 from fr3e_jax.rewards.verifier import exact_match
+from fr3e_jax.session.session import open_grader
 from fr3e_jax.verdict import Verdict
 
 PROBLEM = Problem("train/0", "What is 1+2?", "3", {"rubric": "Be exact."})
@@ -116,7 +120,7 @@ def test_requests_have_the_schema_and_the_fields_of_the_settings(judged, tmp_pat
     monkeypatch.setenv("MY_KEY", "sk-secret-1")
     request = ["max_tokens=", "max_completion_tokens=99", "temperature=", "reasoning_effort=low", "seed=3"]
     with judge_stand_in(lambda body, number: TEN) as endpoint:
-        assert verdict_of(judged(endpoint.url)) == Verdict(1.0, "right")
+        assert verdict_of(judged(f"{endpoint.url}/chat/completions/")) == Verdict(1.0, "right")
         reasoning = judged(endpoint.url, schema=str(schema), request=request, key_variable="MY_KEY")
         assert verdict_of(reasoning).right
     plain, own = endpoint.bodies
@@ -308,6 +312,29 @@ def test_settings_that_cannot_be_used_are_refused_without_a_request(settings, co
     with pytest.raises(ValueError, match=complaint) as caught:
         Judge(JudgeConfig(model="m", base_url="http://127.0.0.1:1/v1", **settings))
     assert "FR3E_NO_SUCH_KEY" not in str(caught.value), "it may be a key by mistake"
+
+
+def test_rows_without_a_gold_answer_are_for_a_judge_alone(judged, tmp_path):
+    rows = [{"prompt": "Write a haiku.", "rubric": "5-7-5"}, {"prompt": "Write a limerick.", "rubric": "aabba"}]
+    with pytest.raises(ValueError, match="dropped: 2 empty_gold"):
+        PythonTask(rows)
+    task = PythonTask(rows, judged=True)
+    assert [problem.gold for problem in task.problems("train")] == [""]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "haiku.yaml").write_text(
+        "{name: haiku, verifier: judge, fields: {question: prompt}, extra: {rubric: rubric}, "
+        "splits: {train: rows.jsonl, test: rows.jsonl}}"
+    )
+    card = str(tmp_path / "haiku.yaml")
+    data = DataConfig(task="datasets", root=str(tmp_path), train=[card], eval=[card])
+    datasets = load_task(data)
+    problem = datasets.problems("train")[0]
+    assert problem.gold == "" and filled("{rubric}{gold}", problem, "") in ("5-7-5", "aabba")
+    with judge_stand_in(lambda body, number: TEN) as endpoint:
+        assert verdict_of(judged(endpoint.url), "Leaves fall", problem).right
+        config = Config(data=data, judge=JudgeConfig(model="m", base_url=endpoint.url, weight=0.5))
+        with pytest.raises(ConfigError, match="verifier: judge, and no judge alone gives the rewards; set judge.model"):
+            open_grader(config, datasets, "verifier", 1)
 
 
 def test_a_closed_judge_gives_up_what_is_under_way(judged):
