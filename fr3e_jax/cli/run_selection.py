@@ -22,7 +22,7 @@ from fr3e_jax.configuration.settings import settings
 from fr3e_jax.hub import is_id
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.run_directory import RunDirectory, check_format, holds_steps
-from fr3e_jax.shipped_files import find_recipe, recipe_names
+from fr3e_jax.shipped_files import existing, find_recipe, recipe_names
 from fr3e_jax.stores import reading as stores
 from fr3e_jax.stores.objects import is_remote, store_of
 from fr3e_jax.stores.reading import Place
@@ -185,7 +185,7 @@ def saved_config(run_dir: Path) -> Path:
 
 def locate_policy(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
     """Settings and run of ``RECIPE [--run RUN_DIR]``, or of a run or a model in place of the recipe."""
-    source, folder = arguments.recipe, Path(arguments.recipe).expanduser()
+    source, folder = arguments.recipe, existing(arguments.recipe)
     if arguments.run is None and (folder / CONFIG_FILE).is_file():
         arguments = argparse.Namespace(**vars(arguments) | {"recipe": str(folder / CONFIG_FILE), "run": source})
     elif arguments.run is None and not find_recipe(source).is_file():

@@ -249,6 +249,11 @@ def check_template(template: Template, codec: RendersChat) -> None:
             raise ConfigError(
                 f"data.template={template.name} has no system message; set data.template=chat, or empty data.system"
             )
+        if codec.chat.options:
+            raise ConfigError(
+                f"data.template={template.name} has no variables such as {next(iter(codec.chat.options))}; set "
+                "data.template=chat, or data.template_options=[]"
+            )
         mark = MARK.search(template.after)
         if mark and mark[0] in codec.tokenizer.get_vocab():  # it ends the question, and so would end an answer
             _warn_of_unstopped_turn(template.name, mark[0], codec)

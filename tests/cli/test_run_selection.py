@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.cli.parser import build_parser
-from fr3e_jax.cli.run_selection import locate_run, separated, settings_of_run
+from fr3e_jax.cli.run_selection import locate_policy, locate_run, separated, settings_of_run
 from fr3e_jax.cli.verb_table import load_verb
 from fr3e_jax.configuration import ConfigError, load_config, save_config, to_yaml
 from fr3e_jax.verbs.train import profile_override
@@ -157,3 +157,10 @@ def test_a_run_of_a_model_with_its_own_sizes_gives_its_settings_to_a_recipe(tmp_
     config = load_config("demo_fr3e", ["model.compute_dtype=bfloat16"], training=False)
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert settings_of_run("demo_fr3e", ["seed=3"], tmp_path).model == config.model
+
+
+def test_a_shipped_model_stands_in_place_of_a_recipe_in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    verb = load_verb("serve")
+    config, run_dir = locate_policy(build_parser("serve", "", verb).parse_intermixed_args(["warm_starts/order"]))
+    assert (config.model.path, run_dir) == ("warm_starts/order", None)

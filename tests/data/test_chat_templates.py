@@ -91,6 +91,8 @@ def test_options_and_a_system_message_reach_the_template():
     assert check(ROLES + PROMPT, system="Be brief.").startswith("<|im_start|>system\nBe brief.<|im_end|>")
     with pytest.raises(ConfigError, match="data.template=plain has no system message; .* data.system"):
         check(ROLES + PROMPT, name="plain", system="Be brief.")
+    with pytest.raises(ConfigError, match="data.template=plain has no variables such as a; set data.template=chat"):
+        check(ROLES + PROMPT, name="plain", options={"a": 1})
     with pytest.raises(ConfigError, match="leaves out data.system"):
         check("{{ messages[-1].content }}" + PROMPT, system="Be brief.")
 
