@@ -14,10 +14,10 @@ import pytest
 from verifiers_stand_in import verifiers_package
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.configuration.schema import DataConfig, EnvironmentConfig
 from fr3e_jax.rollouts.background_calls import start
 from fr3e_jax.tools import verifiers_environment as adapter
-from fr3e_jax.tools.environment import Episode, EpisodeFault, Step, check_by_playing
+from fr3e_jax.tools.environment import Episode, EpisodeFault, Step, check_by_playing, load_environment
 from fr3e_jax.tools.verifiers_environment import VerifiersTask
 
 vf, dataset_of = verifiers_package()
@@ -168,6 +168,14 @@ def test_a_fault_of_an_environment_ends_its_episode_alone(text, fault):
         played(task, [text])
     assert fault in str(raised.value) and "in turn 1 of problem train/1" in str(raised.value)
     assert played(task, ["a", "4"])[-1] == Step("", 1.0, True)
+
+
+@pytest.mark.parametrize(("turns", "left"), [(-1, 2), (1, 1), (9, 2)])
+def test_the_setting_of_turns_limits_the_environment_s_turns_so_that_the_last_is_scored(turns, left):
+    made = environment(Echo, max_turns=turns)
+    make = load_environment(EnvironmentConfig(kind="task", max_turns=2), VerifiersTask(made))
+    assert make is not None and made.max_turns == left
+    assert [step.done for step in played(VerifiersTask(made), ["a", "4"][:left])] == [False, True][-left:]
 
 
 def test_a_weighted_reward_that_raises_is_a_fault_and_no_silent_zero():
