@@ -86,7 +86,7 @@ def read_problems(
         lost = f" that is a problem (dropped: {reasons})" if reasons else ""
         raise ValueError(
             f"{what} holds no row{lost}; expected at least one mapping with a prompt, and a text or number under "
-            f"{' or '.join(GOLD)} unless Trainer(reward=...) or an environment judges"
+            f"{' or '.join(GOLD)} unless Trainer(reward=...), an environment or judge.model judges"
         )
     return list(problems.values())
 

@@ -196,8 +196,8 @@ def test_a_run_that_fails_raises_with_the_reason(recipe):
         ({"overrides": [("seed", 3)]}, r"overrides: \('seed', 3\) is neither key=value nor a mapping"),
         ({"overrides": "seed"}, "'seed' is not key=value"),
         (
-            {"problems": [{"prompt": [{"role": "human", "content": "1"}]}]},
-            "its prompt has in message 0 the role 'human'",
+            {"problems": [{"prompt": [{"role": "wizard", "content": "1"}]}]},
+            "its prompt has in message 0 the role 'wizard'",
         ),
     ],
 )
