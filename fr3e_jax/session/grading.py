@@ -37,6 +37,7 @@ class GradingFailed(RuntimeError):
 
 ENVIRONMENT = "environment"
 FAILED_SHARE = 0.95  # of the verdicts, from which on the verifier has failed and not the policy
+JUDGE_COUNTS = ("calls", "cached", "retries", "prompt_tokens", "completion_tokens", "dollars")
 FEWEST_VERDICTS = 8  # of which a share says something
 
 
@@ -164,8 +165,7 @@ class ResponseGrader:
             return {}
         counts = sum(map(Counter, self.processes.gather(take())), Counter())
         self.judge_dollars += counts["dollars"]
-        names = ("calls", "cached", "retries", "prompt_tokens", "completion_tokens", "dollars")
-        return {f"judge/{name}": counts[name] for name in names}
+        return {f"judge/{name}": counts[name] for name in JUDGE_COUNTS}
 
     def add_dollars(self, dollars: float) -> None:
         """Count what the judge had cost the run before, towards ``judge.max_dollars``."""

@@ -26,6 +26,7 @@ from fr3e_jax.runs.ledger import COUNTERS
 from fr3e_jax.runs.metric_table import GROUPS
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.grading import JUDGE_COUNTS
 from fr3e_jax.verbs.supervised.rft_responses import DROPPED
 from fr3e_jax.verdict import Outcome
 
@@ -90,6 +91,7 @@ def stages() -> set[str]:
 FAMILIES = {
     "data/{}": SAVED[1:],
     "verifier/{}": get_args(Outcome),
+    "judge/{}": JUDGE_COUNTS,
     "seconds/{}": stages(),
     "tokens/{}": COUNTERS,
     "compile/{}": Compilations._fields,
