@@ -17,8 +17,8 @@
 #SBATCH --signal=TERM@300
 #SBATCH --cpus-per-task=8
 set -euo pipefail
-# sbatch runs a copy of this file. The repository is REPOSITORY, or the directory of submission.
-repository=${REPOSITORY:-${SLURM_SUBMIT_DIR:-$PWD}}
+# sbatch runs a copy of this file. The repository is REPOSITORY, the directory of submission, or that of this file.
+repository=${REPOSITORY:-${SLURM_SUBMIT_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}}
 [[ -f $repository/launch/require.sh ]] || {
   echo "slurm.sh: error: REPOSITORY=$repository has no launch/require.sh; submit from the repository, or set REPOSITORY" >&2
   exit 2

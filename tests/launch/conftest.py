@@ -31,7 +31,7 @@ def bench(tmp_path: Path):
         (programs / name).chmod(0o755)
         return str(programs / name)
 
-    def launch(script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    def launch(script: str, *arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             [LAUNCH / script, *arguments],
             env=plain | variables,
@@ -39,6 +39,7 @@ def bench(tmp_path: Path):
             text=True,
             timeout=120,
             stdin=subprocess.DEVNULL,
+            cwd=cwd,
         )
 
     def start(script: str, *arguments: str, **variables: str) -> subprocess.Popen:

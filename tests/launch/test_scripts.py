@@ -23,7 +23,7 @@ def test_shellcheck_finds_nothing():
 
 @pytest.mark.parametrize("name", [path.name for path in SCRIPTS if path.name not in PARTS])
 def test_help_is_the_head_of_the_script_without_any_variable(bench, name):
-    result = bench.launch(name, "--help", REPOSITORY=str(LAUNCH.parent))
+    result = bench.launch(name, "--help", cwd=bench.folder)
     assert result.returncode == 0, result.stderr
     assert f"launch/{name}" in result.stdout and "--dry-run" in result.stdout
     assert not [line for line in result.stdout.splitlines() if line.startswith(("#", "set "))]
