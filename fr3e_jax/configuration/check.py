@@ -25,6 +25,7 @@ _PATH = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)+")
 
 SWITCHES = {
     "model.lora.": (("model.lora.rank", "model.lora.path"), "adapters", "model.lora.rank=8 (or another rank)"),
+    "teacher.": (("teacher.path",), "a teacher", "teacher.path=FOLDER, or its id on the hub"),
     "environment.": (("environment.kind",), "an environment", "environment.kind=task, or FILE.py:NAME"),
     "data.curriculum.": (
         ("data.curriculum.shares", "data.curriculum.retire_after"),

@@ -210,7 +210,9 @@ def _effect_of_a_single_rollout(config: Config) -> str:
     estimator = config.advantage.base_estimator
     if config.rollout.rollouts_per_prompt > 1:
         return ""
-    if config.rollout.reject_degenerate:
+    if config.teacher.path and config.teacher.alone:
+        return ""  # no reward is compared
+    if config.drops_equal_rewards:
         return "rollout.reject_degenerate=true drops every prompt"
     if estimator not in ("gae", "reward") and (not config.explore.enabled or config.explore.train_base):
         return f"advantage.base_estimator={estimator} gives advantage 0"

@@ -119,6 +119,21 @@ TRAINING_RULES: Rules = {
         "{kl.place} changes rewards by a divergence, but {advantage.base_estimator} only asks which responses are "
         "right; set kl.place=loss",
     ),
+    "a_divergence_over_the_vocabulary_is_a_loss": (
+        lambda c: c.teacher.path and c.teacher.place == "advantage" and c.teacher.beta != 1,
+        "{teacher.beta} is not read with {teacher.place}, which knows the sampled token alone; set teacher.place=loss, "
+        "or teacher.beta=1",
+    ),
+    "a_critic_reads_rewards": (
+        lambda c: c.teacher.path and c.teacher.alone and c.advantage.base_estimator == "gae",
+        "{teacher.alone} leaves rewards out, and {advantage.base_estimator} trains a critic on them; set "
+        "advantage.base_estimator=grpo, or teacher.alone=false",
+    ),
+    "successes_are_rewards": (
+        lambda c: c.teacher.path and c.teacher.alone and c.returns.size,
+        "{teacher.alone} leaves rewards out, and {returns.size} keeps successes to return to; set returns.size=0, or "
+        "teacher.alone=false",
+    ),
     "maxrl_divides_by_a_success_rate": (
         lambda c: c.advantage.base_estimator == "maxrl" and _below_zero(c),
         "{advantage.base_estimator} divides by the mean reward of a group, so rewards must lie in [0, 1], and {} makes "

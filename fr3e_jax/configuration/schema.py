@@ -18,6 +18,7 @@ from fr3e_jax.configuration.model_names import ModelName
 from fr3e_jax.configuration.options import option
 from fr3e_jax.configuration.shaping_sections import ShapingConfig
 from fr3e_jax.configuration.task_sections import CharCountConfig, LockConfig, MazeConfig, OrderConfig
+from fr3e_jax.configuration.teacher_section import TeacherConfig
 
 
 @dataclass
@@ -155,7 +156,9 @@ class RolloutConfig:
         "tokens that end a response, by text or id, besides those of the model's files; the first ends demonstrations",
     )
     stop_texts: list[str] = option([], "texts that end a response where a token completes one; they are not graded")
-    reject_degenerate: bool = option(True, "drop prompts whose base rewards are all equal (FR3E 3.2)")
+    reject_degenerate: bool = option(
+        True, "drop prompts whose base rewards are all equal (FR3E 3.2); not with a teacher"
+    )
     max_rounds_without_signal: int = option(
         10, "rounds that keep no prompt, after which the run stops with a message", ge=1
     )
@@ -541,6 +544,7 @@ class Config:
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     kl: KlConfig = field(default_factory=KlConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -554,12 +558,17 @@ class Config:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
 
     @property
+    def drops_equal_rewards(self) -> bool:
+        """True if groups of equal rewards do not train; a teacher has something to say about them, too."""
+        return self.rollout.reject_degenerate and not self.teacher.path
+
+    @property
     def algorithm(self) -> str:
         """Short name of the method that these settings make, for summaries and file names."""
-        steps = "".join(f"+{step}" for step in self.shaping.steps)
+        steps = "".join(f"+{step}" for step in self.shaping.steps) + "+teacher" * bool(self.teacher.path)
         if self.explore.enabled:
             return "fr3e" + steps
-        plus = self.rollout.reject_degenerate and self.loss.epsilon_high > self.loss.epsilon_low
+        plus = self.drops_equal_rewards and self.loss.epsilon_high > self.loss.epsilon_low
         estimator = self.advantage.base_estimator.rpartition(":")[2]
         name = {"gae": "ppo", "reward": "reinforce"}.get(estimator, estimator)
         if self.loss.ratio == "sequence" and name == "grpo":

@@ -76,7 +76,7 @@ class TextCodec:
         # Llama's and Gemma's tokenizers put a token before every text, without which their models were never trained.
         bare = isinstance(tokenizer, CharacterTokenizer) or tokenizer.bos_token_id is None
         started = [] if bare else tokenizer("")["input_ids"][:1]
-        self._opening = started if started == [getattr(tokenizer, "bos_token_id", None)] else []
+        self.opening = started if started == [getattr(tokenizer, "bos_token_id", None)] else []
 
     @classmethod
     def load(cls, directory: str = "", *, model: str = "", chat: ChatOptions = PLAIN_CHAT) -> TextCodec:
@@ -287,7 +287,7 @@ class TextCodec:
         A chat template that writes this token itself adds no second one.
         """
         ids = self.encode(text)
-        return ids if ids[: len(self._opening)] == self._opening else self._check_rows(self._opening) + ids
+        return ids if ids[: len(self.opening)] == self.opening else self._check_rows(self.opening) + ids
 
     def check_characters(self, text: str) -> None:
         """Raise ValueError at a character that no token spells, without encoding: half of a surrogate pair, or one

@@ -10,7 +10,7 @@ from fr3e_jax.configuration.options import configured_call
 from fr3e_jax.configuration.schema import Config, ShapingConfig
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS
 from fr3e_jax.learning.configured_programs import loss_settings
-from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, stacked
 from fr3e_jax.learning.scoring import Scores, score_packed
@@ -128,7 +128,7 @@ def _tokens(
         entropies=entropies(current),
         sampler_logprobs=rows(branch.sampler_logprobs for *_, branch, _ in members),
         places=_places(members, nothing.shape),
-        relative=rows(_relative(trunk, branch) for *_, branch, trunk in members),
+        relative=rows(trunk.relative_positions(branch) for *_, branch, trunk in members),
         uniforms=setup.noise.generator(SHUFFLE, step, learner.updates, 1).random(nothing.shape).astype(np.float32),
         group=np.array([groups[position, branch.group] for position, _, branch, _ in members], np.int32),
         right=np.array([branch.right for *_, branch, _ in members]),
@@ -148,13 +148,6 @@ def _places(members: Sequence[tuple], shape: tuple[int, ...]) -> np.ndarray:
     first = np.array([branch.fork - trunk.prompt_tokens for *_, branch, trunk in members], np.int32)
     columns = first[:, None] + np.arange(shape[1], dtype=np.int32)
     return np.unique(columns, return_inverse=True)[1].reshape(shape).astype(np.int32)
-
-
-def _relative(trunk: TrainingTrunk, branch: TrainingBranch) -> np.ndarray:
-    """Relative position of a branch's tokens in the whole response, which begins after the prompt; float32 ``[T]``."""
-    before = branch.fork - trunk.prompt_tokens
-    places = before + np.arange(len(branch.token_ids), dtype=np.float32)
-    return places / np.float32(before + len(branch.token_ids))
 
 
 def _write(setup: LearningSetup, batch: list[TrainingTrunk], mini_batch: MiniBatch, shaped: Shaped) -> None:

@@ -14,6 +14,7 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.frozen_base import FrozenBase
+from fr3e_jax.programs.frozen_teacher import FrozenTeacher
 from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
@@ -29,8 +30,12 @@ def configured_train_programs(
     *,
     supervised: bool = False,
     base: FrozenBase | None = None,
+    teacher: FrozenTeacher | None = None,
 ) -> TrainPrograms:
-    """The training programs of a run; ``supervised``: those of ``fr3e sft``; ``base``: the weights below adapters."""
+    """The training programs of a run.
+
+    ``supervised``: those of ``fr3e sft``, without a teacher; ``base``: the weights below adapters.
+    """
     return TrainPrograms(
         graphdef,
         abstract_params,
@@ -39,9 +44,10 @@ def configured_train_programs(
         _optimizer(config.optimizer, config.optimizer.learning_rate),
         loss=None if supervised else loss_settings(config),
         token_chunk=config.training.token_chunk,
-        options=_forward_options(config, architecture, mesh),
+        options=forward_options(config, architecture, mesh),
         base=base,
         experts=architecture.num_experts,
+        teacher=None if supervised else teacher,
     )
 
 
@@ -54,13 +60,14 @@ def configured_critic_programs(config: Config, architecture: Architecture, mesh:
         clip=config.critic.clip,
         param_dtype=config.model.param_dtype,
         compute_dtype=config.model.compute_dtype,
-        options=_forward_options(config, architecture, mesh),
+        options=forward_options(config, architecture, mesh),
     )
 
 
 def loss_settings(config: Config) -> LossSettings:
     """The settings of a run's policy loss."""
-    loss, kl, shaping = config.loss, config.kl, config.shaping
+    loss, kl, shaping, teacher = config.loss, config.kl, config.shaping, config.teacher
+    in_loss = bool(teacher.path) and teacher.place == "loss"
     bonus = shaping.entropy_advantage
     return LossSettings(
         epsilon_low=loss.epsilon_low,
@@ -74,10 +81,14 @@ def loss_settings(config: Config) -> LossSettings:
         entropy_advantage=(bonus.alpha, bonus.kappa) if shaping.steps[-1:] == ["entropy_advantage"] else None,
         function=user_loss(loss.function),
         covariance_penalty=shaping.kl_cov.coefficient if "kl_cov" in shaping.steps else None,
+        teacher_weight=teacher.weight if in_loss else 0.0,
+        teacher_beta=teacher.beta,
+        teacher_selects=in_loss and teacher.entropy_share < 1,
     )
 
 
-def _forward_options(config: Config, architecture: Architecture, mesh: Mesh) -> ForwardOptions:
+def forward_options(config: Config, architecture: Architecture, mesh: Mesh) -> ForwardOptions:
+    """The options of a pass over rows, but for the layout."""
     training = config.training
     attention = chosen_attention(config.model.attention, kernel_platform(mesh), architecture.head_dim)
     return ForwardOptions(training.remat, training.attention_block, training.scan_layers, attention)

@@ -102,6 +102,12 @@ class TrainingTrunk:
     prompt_tokens: int = 0  # of the trunk; the response begins after them
     routes: np.ndarray | None = None  # int [S, Q], as those of a branch
 
+    def relative_positions(self, branch: TrainingBranch) -> np.ndarray:
+        """Places of a branch's tokens in the whole response, which begins after the prompt: float32 ``[T]`` below 1."""
+        before = branch.fork - self.prompt_tokens
+        places = before + np.arange(len(branch.token_ids), dtype=np.float32)
+        return places / np.float32(before + len(branch.token_ids))
+
     def copy(self) -> TrainingTrunk:
         """The same trunk with arrays of its own, as `TrainingBranch.copy`."""
         return replace(self, branches=[branch.copy() for branch in self.branches], **_copied_arrays(self))

@@ -31,7 +31,7 @@ class Scores:
 def score_packed(
     setup: LearningSetup,
     learner: Learner,
-    params: Params,
+    params: Params | None,
     batch: list[TrainingTrunk],
     packed: Iterable[MiniBatch],
     *,
@@ -42,12 +42,15 @@ def score_packed(
     """Log-probs, and with ``entropies`` also entropies, of the batch's tokens in ``packed`` under ``params``.
 
     Args:
+      params: weights of the policy; None: those of the teacher, whose log-probs alone are computed.
       into: the field of its `TrainRows` that gets the log-probs.
       entropies: see above.
       everywhere: each of several processes gets the scores of all rows; otherwise those of its own rows alone.
     """
 
     def score(micro: MicroBatch) -> tuple[jax.Array, ...]:
+        if params is None:
+            return (learner.programs.teacher_score(micro.batch.rows, setup.loss_temperature),)
         scores = learner.programs.score(params, micro.batch.rows, setup.loss_temperature)
         return scores if entropies else scores[:1]
 

@@ -21,6 +21,13 @@ from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, counted
 from fr3e_jax.learning.routers import ROUTER_LOSS, ROUTER_MEANS, balance_of, load_metrics, mean_loads
 from fr3e_jax.learning.scoring import Scores, gap_metrics, score_packed
 from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.learning.teaching import (
+    changes_advantages,
+    reads_scores_first,
+    selects_tokens,
+    taught_tokens,
+    teacher_credit,
+)
 from fr3e_jax.learning.token_advantages import estimate_advantages, estimates_after_scoring
 from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.network import Params
@@ -50,6 +57,7 @@ class Scored:
     old: Scores
     reference: PerToken | None
     critic: CriticBatch | None
+    taught: PerToken | None = None  # bool, where the teacher's term counts in the loss; None: everywhere, or nowhere
     unscored: MiniBatch | None = None  # the first one, whose gradient pass has the old log-probs; None: all are scored
 
 
@@ -90,7 +98,7 @@ def _last_rate(setup: LearningSetup, learner: Learner) -> float:
 def score_full_batch(
     setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]
 ) -> tuple[Scored, dict[str, float]]:
-    """Score the batch by policy, reference and critic; replace advantages that depend on these scores, in place.
+    """Score the batch by policy, reference, teacher and critic; replace advantages that depend on it, in place.
 
     The first mini-batch trains at the weights that scoring would use. Where nothing reads its log-probs earlier, the
     policy does not score it: `update_on_mini_batch` takes them from the gradient pass.
@@ -99,31 +107,41 @@ def score_full_batch(
     if learner.critic is None and not reads_old_logprobs(config):
         unscored = next(iter(packed))
         rest = itertools.islice(packed, 1, None)
-    everywhere = reads_all_scores(config)
-    options = {"into": "old_logprobs", "entropies": needs_entropies(config.shaping), "everywhere": everywhere}
+    everywhere, selects = reads_all_scores(config), selects_tokens(config.teacher)
+    entropies = needs_entropies(config.shaping) or selects
+    options = {"into": "old_logprobs", "entropies": entropies, "everywhere": everywhere}
     old = score_packed(setup, learner, learner.params, batch, rest, **options)
-    reference = critic = None
+    reference = teacher = critic = advantages = None
     if learner.reference is not None:
         reference = score_packed(setup, learner, learner.reference, batch, packed, everywhere=everywhere).logprobs
+    if config.teacher.path and config.teacher.place == "advantage":
+        teacher = score_packed(setup, learner, None, batch, packed, everywhere=everywhere).logprobs
     values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
     scores = {"the policy's log-probs": old.logprobs, "the reference's log-probs": reference}
-    _check_scores(setup, learner, batch, packed, scores | {"the critic's values": values})
+    scores |= {"the teacher's log-probs": teacher, "the critic's values": values}
+    _check_scores(setup, learner, batch, packed, scores)
+    taught = taught_tokens(config.teacher.entropy_share, batch, old.entropies) if selects else None
     if estimates_after_scoring(config.kl, config.advantage):
         estimates = estimate_advantages(setup, batch, old.logprobs, reference, values)
-        metrics |= estimates.metrics
-        for trunk, row in zip(batch, estimates.advantages, strict=True):
-            for branch, advantages in zip(trunk.branches, row, strict=True):
-                branch.advantages = advantages
-        fill(packed, "advantages", estimates.advantages)
+        advantages, metrics = estimates.advantages, estimates.metrics
         critic = None if values is None else CriticBatch(batch, estimates.returns, values)
-    scored = Scored(batch, old, reference, critic, unscored)
-    _write_reference(setup, packed, scored)
+    if changes_advantages(config.teacher):
+        credit = teacher_credit(config.teacher, batch, advantages, old.logprobs, teacher, taught)
+        advantages, metrics = credit.advantages, metrics | credit.metrics
+    if advantages is not None:
+        for trunk, row in zip(batch, advantages, strict=True):
+            for branch, of_branch in zip(trunk.branches, row, strict=True):
+                branch.advantages = of_branch
+        fill(packed, "advantages", advantages)
+    scored = Scored(batch, old, reference, critic, taught, unscored)
+    _write_scores(setup, packed, scored)
     return scored, metrics
 
 
 def reads_old_logprobs(config: Config) -> bool:
-    """True if shaping steps, numbers of whole responses or a divergence in the reward read them before an update."""
-    return reads_scores(config) or (config.kl.coefficient > 0 and config.kl.place == "reward")
+    """True if shaping steps, numbers of whole responses, a reward's divergence or a teacher read them first."""
+    in_reward = config.kl.coefficient > 0 and config.kl.place == "reward"
+    return reads_scores(config) or in_reward or reads_scores_first(config.teacher)
 
 
 def reads_all_scores(config: Config) -> bool:
@@ -145,7 +163,9 @@ def _check_scores(
     check_scores(batch, counted, setup.gather)
 
 
-def _write_reference(setup: LearningSetup, packed: Iterable[MiniBatch], scored: Scored) -> None:
+def _write_scores(setup: LearningSetup, packed: Iterable[MiniBatch], scored: Scored) -> None:
+    if scored.taught is not None and setup.config.teacher.place == "loss":
+        fill(packed, "taught", scored.taught)
     if scored.reference is not None and setup.config.kl.place == "loss":
         fill(packed, "reference_logprobs", scored.reference)
 
@@ -170,7 +190,7 @@ def _train(
         for mini_batch in packed:
             if epoch:  # the scoring pass has filled those of the first epoch
                 fill([mini_batch], "old_logprobs", scored.old.logprobs)
-                _write_reference(setup, [mini_batch], scored)
+                _write_scores(setup, [mini_batch], scored)
             if scored.critic is not None:
                 critic_sums.append(update_critic(learner.critic, mini_batch, scored.critic))
             if not _warms_up(setup, learner, step):
@@ -262,6 +282,8 @@ _TOKEN_MEANS = {
     "clipped_dual": "clip/dual",
     "entropy": "entropy/trained",
     "kl": "kl/mean",
+    "teacher_kl": "teacher/reverse_kl",
+    "taught": "teacher/share",
     "entropy_advantage": "shaping/entropy_advantage/ratio",
 } | ROUTER_MEANS
 """Sums over loss tokens that the gradient program returns -> metrics that hold their means."""

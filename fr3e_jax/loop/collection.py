@@ -142,7 +142,7 @@ def return_and_explore(
         with stages.stage("explore"):
             anchored = place_anchors(session, step, accepted)
             explored = roll_out_states(session, policy, step, anchored)  # sampled and graded
-            credited = assign_advantages(explore, config.advantage, explored)
+            credited = assign_advantages(explore, config.advantage, explored, taught=bool(config.teacher.path))
             trunks += explored_trunks(explore, step, credited)
     silent = _silent_rounds(groups, trunks, rounds)
     batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)

@@ -140,8 +140,13 @@ def _request(session: Session, step: int, anchored: Anchored, count: int) -> Tru
     return TrunkRequest(group.trunks[anchored.base], branches, group.problem)
 
 
-def assign_advantages(explore: ExploreConfig, a: AdvantageConfig, explored: list[Explored]) -> list[Credited]:
-    """Compute V(S_j), α_j and A' of every explored base (FR3E, eq. 13-15), before any of its states is filtered."""
+def assign_advantages(
+    explore: ExploreConfig, a: AdvantageConfig, explored: list[Explored], *, taught: bool = False
+) -> list[Credited]:
+    """Compute V(S_j), α_j and A' of every explored base (FR3E, eq. 13-15), before any of its states is filtered.
+
+    ``taught``: a teacher speaks about all of them, so that none is filtered.
+    """
     if not explored:
         return []
     rewards, mask = _padded_rewards(explore, explored)
@@ -174,7 +179,7 @@ def assign_advantages(explore: ExploreConfig, a: AdvantageConfig, explored: list
                 initial_value=float(values[row, 0]),
                 block_credit=credit[row, : len(base.anchors) + 1].tolist(),
                 trained=[
-                    explore.train_states and _has_signal(a, *state)
+                    explore.train_states and (taught or _has_signal(a, *state))
                     for state in zip(graded_rewards(base), state_advantages, strict=True)
                 ],
             )

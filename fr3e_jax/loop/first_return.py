@@ -79,7 +79,7 @@ def _has_signal(config: Config, group: PromptGroup) -> bool:
     if not graded.any():
         return False
     degenerate = is_degenerate((right if reads_verdicts else rewards)[graded])
-    return not (config.rollout.reject_degenerate and degenerate)
+    return not (config.drops_equal_rewards and degenerate)
 
 
 def _round_of_groups(

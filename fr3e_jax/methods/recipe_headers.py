@@ -31,6 +31,7 @@ GROUPS = (
     "Entropy, perplexity, position",
     "Samples and tokens",
     "Divergence",
+    "A teacher",
     "Data from the policy itself",
     "Tools",
     "Published sizes and public data",

@@ -7,17 +7,21 @@ largest shapes of the recipe. FLOPs and bytes read are those at a mean length of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import jax
 
+from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.teacher_section import TeacherConfig
+from fr3e_jax.hub import model_directory
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.planning.mesh_sizes import MeshSizes, rollout_sizes, training_sizes
 from fr3e_jax.planning.workload import decoder_sizes, filled_lanes, largest_micro_batch, promoted_rows
 from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.int8 import channel_elements, with_scales
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
 from fr3e_jax.policy.network import build_network
@@ -69,6 +73,11 @@ def _adapter_elements(architecture: Architecture, lora: LoraSettings) -> int:
     return sum(leaf.size for leaf in leaves)
 
 
+@lru_cache(maxsize=8)
+def _teacher_architecture(path: str) -> Architecture:
+    return read_architecture(model_directory(path, "teacher.path"))
+
+
 @lru_cache(maxsize=64)
 def _int8_elements(architecture: Architecture) -> tuple[int, int]:
     return channel_elements(build_network(architecture, completed=with_scales)[1])
@@ -108,6 +117,17 @@ class Estimator:
         self.sequence_share = (prompt + self.response_share * cap) / (prompt + cap)  # of prompt and response
 
         self._row = row
+
+    @cached_property
+    def teacher(self) -> Estimator:
+        """The same for the teacher's passes over the rows; its ``rollout.param_dtype`` is that of the teacher."""
+        config, stored = self.config, self.config.teacher.param_dtype or self.config.model.param_dtype
+        narrow = config.model.compute_dtype if stored == INT8 else stored
+        model = replace(config.model, param_dtype=narrow, lora=LoraConfig())
+        rollout = replace(config.rollout, param_dtype=stored)
+        config = replace(config, model=model, rollout=rollout, teacher=TeacherConfig())
+        response = round(self.response_share * rollout.max_response_tokens)
+        return Estimator(config, _teacher_architecture(self.config.teacher.path), self.devices, response, self._row)
 
     @cached_property
     def micro_batch(self) -> RowShape:
@@ -153,13 +173,13 @@ class Estimator:
         beside = 0.0 if self.lora is None or self.merges else self.trained(self.roll)
         if beside and self.int8:  # read in the compute type, and copied in it
             beside *= self.compute / _WIDTH["float32"]
-        return self._network_of_rollouts(self.read) + beside
+        return self._network_read(self.read, self.roll) + beside
 
-    def _network_of_rollouts(self, width: int) -> float:
+    def _network_read(self, width: int, sizes: MeshSizes) -> float:
         """Bytes on a device of the network that rollouts read, in ``width`` bytes each where it is not in int8."""
         kernels, scales = _int8_elements(self.a) if self.int8 else (0, 0)
         saved = kernels * (width - 1) - scales * _WIDTH["float32"]
-        return self.weights(width, self.roll) - saved / (self.roll.gathered_over * self.roll.tensor)
+        return self.weights(width, sizes) - saved / (sizes.gathered_over * sizes.tensor)
 
     def heads_per_device(self, sizes: MeshSizes) -> float:
         return self.a.num_heads / sizes.tensor
@@ -172,11 +192,13 @@ class Estimator:
         return positions * self.compute * (2 * a.num_layers * heads * a.head_dim + width)
 
     def beside_policy(self) -> dict[str, float]:
-        """Arrays of the run beside the policy: optimizer state, reference, critic with its optimizer."""
+        """Arrays of the run beside the policy: optimizer state, reference, teacher, critic with its optimizer."""
         weights, arrays = self.trained(self.train), {}
         arrays["optimizer state"] = 2 * weights
         if self.config.kl.coefficient:
             arrays["reference policy"] = weights
+        if self.config.teacher.path:
+            arrays["teacher"] = self.teacher._network_read(self.teacher.read, self.teacher.train)
         if self.config.advantage.base_estimator == "gae":
             arrays["critic and its optimizer"] = 3 * self.weights(self.stored, self.train)
         return arrays
@@ -226,8 +248,8 @@ class Estimator:
         busy, read_caches = filled_lanes(config, explore), sum(self.caches(explore))
         if self.fuses_steps:  # reads what is filled, of a ring half of a response on average; XLA's products read all
             read_caches = self._filled_caches(slots, busy, shape.trunk_capacity, shape.capacity, explore)
-        weights = self._network_of_rollouts(min(self.read, self.compute))
-        converted = self._network_of_rollouts(self.read) + weights if self.read > self.compute else 0.0
+        weights = self._network_read(min(self.read, self.compute), self.roll)
+        converted = self._network_read(self.read, self.roll) + weights if self.read > self.compute else 0.0
         between = a.num_layers * (
             self._layer_bytes(lanes, self.roll) * _STEP_MOVES + arrays["attention scores"] * _SCORE_MOVES
         )
@@ -337,6 +359,25 @@ class Estimator:
             positions=rows * positions,
             shape=f"{rows} row{'s' * (rows > 1)}: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}",
         )
+
+    def teach(self) -> Estimate:
+        """The teacher's scores of the largest micro-batch."""
+        beside = self.beside_policy()
+        theirs = self.teacher.accumulate(backward=False)
+        arrays = theirs.arrays | {"weights": beside.pop("teacher")}
+        return replace(theirs, arrays=arrays, resident=beside | {"policy": self.weights(self.stored, self.train)})
+
+    def gradient(self) -> Estimate:
+        """`accumulate`, with the teacher's forward pass before it where the loss has its term."""
+        policy = self.accumulate()
+        if not self.config.teacher.path or self.config.teacher.place != "loss":
+            return policy
+        theirs, beside = self.teacher.accumulate(backward=False), dict(policy.resident)
+        logits = 4 * self.config.training.token_chunk * self.teacher.a.vocab_size / self.train.tensor
+        arrays = policy.arrays | {"teacher": beside.pop("teacher"), "logits of the teacher": logits}
+        sums = ("flops", "read_bytes", "gathered_bytes", "reduced_bytes", "moved_bytes")
+        both = {name: getattr(policy, name) + getattr(theirs, name) for name in sums}
+        return replace(policy, arrays=arrays, resident=beside, **both)
 
     def _states_bytes(self, tokens: int) -> float:
         """Bytes of the hidden states between layers, which are split by position over ``tensor``."""
@@ -465,6 +506,7 @@ class Estimator:
     def of(self, name: str) -> Estimate:
         """The estimate of the program of this name in `fr3e_jax.planning.targets.PROGRAMS`."""
         special = {"score": lambda: self.accumulate(backward=False), "explore": lambda: self.decode(explore=True)}
+        special["accumulate"] = self.gradient
         return special.get(name, lambda: getattr(self, name)())()
 
     # -- network -----------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Amounts:
     trained_positions: int  # positions through the network; a shared prefix counts once per trunk
     flattened_positions: int  # the same if every rollout were a sequence of its own
     scored_positions: int  # of the pass that computes the old log-probs
+    taught_positions: int  # of the teacher's own pass
     updates: int
     base_lanes: float  # the share of lane steps that sample a token of a base rollout
     explored_lanes: float
@@ -61,7 +62,8 @@ def step_amounts(config: Config, assumed: Assumptions, slots: int) -> Amounts:
     rest = sum(response - fork for fork in starts) / max(len(starts), 1)  # tokens of such a rollout
     longest = cap - min(starts, default=0)
     mini_batch = _first(trunks, training.mini_batch_rollouts)
-    scored = _first(trunks, training.batch_rollouts)
+    everything = scored = _first(trunks, training.batch_rollouts)
+    teaches = config.teacher.path and config.teacher.place == "advantage"
     if config.advantage.base_estimator != "gae" and not reads_old_logprobs(config):
         scored = scored[len(mini_batch) :]  # the first mini-batch has its old log-probs from its gradient
     branches = [branch for trunk in mini_batch for branch in trunk]
@@ -79,6 +81,7 @@ def step_amounts(config: Config, assumed: Assumptions, slots: int) -> Amounts:
         trained_positions=passes * _positions(config, mini_batch),
         flattened_positions=passes * sum(fork + length for fork, length in branches),
         scored_positions=_positions(config, scored),
+        taught_positions=_positions(config, everything) if teaches else 0,
         updates=passes,
         base_lanes=busy_lanes(in_round * rollout.rollouts_per_prompt, base_lanes, response, cap),
         explored_lanes=busy_lanes(in_round * explored, explored_lanes, rest, longest) if explored else 1.0,
@@ -135,6 +138,7 @@ def stages(plans: Sequence[ProgramPlan], amounts: Amounts) -> list[Stage]:
         "decode": amounts.base_tokens / amounts.base_lanes,
         "explore": amounts.explored_tokens / amounts.explored_lanes,
         "score": amounts.scored_positions,
+        "teach": amounts.taught_positions,
         "accumulate": amounts.trained_positions,
     }
     calls = {"reshard": 1.0, "promote": amounts.prompts, "apply": float(amounts.updates)}

@@ -7,7 +7,7 @@ weight is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -26,13 +26,15 @@ from fr3e_jax.policy.router_sums import Balance
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.context_axis import batch_axes
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
+from fr3e_jax.programs.frozen_teacher import Taught
 from fr3e_jax.programs.mesh import make_mesh, rollout_mesh
 from fr3e_jax.programs.program import programs_of
 from fr3e_jax.programs.shardings import abstract_arrays, cache_sharding, kept_hidden_sharding, replicated
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
 from fr3e_jax.session.model import configured_architecture, decoder_programs, model_on
+from fr3e_jax.session.teacher import open_teacher
 
-PROGRAMS = ("reshard", "prefill", "decode", "promote", "explore", "score", "accumulate", "apply")
+PROGRAMS = ("reshard", "prefill", "decode", "promote", "explore", "score", "teach", "accumulate", "apply")
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,11 @@ class Programs:
         self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context, expert=m.expert)
         self.decoding = rollout_mesh(self.mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
         model = model_on(self.mesh, config, self.architecture, self.decoding)
+        model = replace(model, teacher=open_teacher(config, self.architecture, self.mesh))
         self.weights = model.weights
         self.decoder = decoder_programs(config.model, model, self.decoding, keeps_routes=True)
         self.training: TrainPrograms = model.train_programs(config)
+        self.teacher = {} if model.teacher is None else {"teacher": model.teacher.abstract_params()}
         self.trained, self.gradients = model.sharded_abstract_params(), self.training.abstract_gradients()
         base = model.base
         self.base = {} if base is None else {"base of the adapters": abstract_arrays(base.abstract, base.shardings)}
@@ -82,8 +86,8 @@ class Programs:
         self.largest = largest_micro_batch(config, self.training.shards, self.architecture.key_cost)
 
     def _compared(self) -> dict[str, Any]:
-        """The reference policy, and the critic with its optimizer, if the method has them."""
-        config, arrays = self.config, {}
+        """The reference policy, the teacher, and the critic with its optimizer, if the method has them."""
+        config, arrays = self.config, dict(self.teacher)
         if config.kl.coefficient:
             arrays["reference policy"] = self.trained
         if config.advantage.base_estimator == "gae":
@@ -204,12 +208,26 @@ class Programs:
             resident=self.beside_policy,
         )
 
+    def _without_teacher(self) -> dict[str, Any]:
+        return {name: arrays for name, arrays in self.beside_policy.items() if name not in self.teacher}
+
+    def _teach(self) -> Target:
+        return Target(
+            "teach",
+            programs_of(self.training)["_teacher_score"],
+            (*self.teacher.values(), self._micro_batch().rows, self._scalar()),
+            resident=self._without_teacher() | {"policy": self.params},
+        )
+
     def _accumulate(self) -> Target:
+        params, beside = self.params, self.beside_policy
+        if self.teacher and self.config.teacher.place == "loss":
+            params, beside = Taught(params, *self.teacher.values()), self._without_teacher()
         return Target(
             "accumulate",
             programs_of(self.training)["_accumulate"],
-            (self.params, self.gradients, self._micro_batch(), *[self._scalar()] * 3, *self._balance()),
-            resident=self.beside_policy,
+            (params, self.gradients, self._micro_batch(), *[self._scalar()] * 3, *self._balance()),
+            resident=beside,
         )
 
     def _apply(self) -> Target:

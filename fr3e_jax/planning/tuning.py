@@ -49,6 +49,7 @@ def program_names(config: Config, estimator: Estimator) -> list[str]:
     """The names of the programs that a recipe runs, in the order of a step."""
     absent = set() if estimator.copies else {"reshard"}
     absent |= set() if config.explore.enabled else {"promote", "explore"}
+    absent |= set() if config.teacher.path and config.teacher.place == "advantage" else {"teach"}
     return [name for name in PROGRAMS if name not in absent]
 
 

@@ -129,8 +129,14 @@ def _products(weight: jax.Array, tied: bool, states: jax.Array) -> jax.Array:
     return jax.lax.dot_general(states, weight.astype(states.dtype), contract, preferred_element_type=jnp.float32)
 
 
-def _by_shard(hidden: jax.Array, shards: int) -> jax.Array:
+def by_shard(hidden: jax.Array, shards: int) -> jax.Array:
+    """Hidden states ``[B, P, E]`` as ``[F, states, E]``."""
     return hidden.reshape(shards, -1, hidden.shape[-1])
+
+
+def head_logits(head: Head, states: jax.Array) -> jax.Array:
+    """Logits of states ``[F, chunk, E]``, float32 ``[F, chunk, V]``."""
+    return softcapped(_products(head.weight, head.tied, states), head.softcap)
 
 
 def token_scores(
@@ -155,13 +161,12 @@ def token_scores(
       states: how tokens read their states.
     """
     shards = counted.order.shape[0]
-    hidden, sorted_ids = _by_shard(hidden, shards), gather_tokens(counted, ids)
+    hidden, sorted_ids = by_shard(hidden, shards), gather_tokens(counted, ids)
     chunk, loops = _chunks(counted, chunk)
 
     def body(i, out):
         source, at = _piece((counted.source, sorted_ids), i * chunk, chunk)
-        logits = softcapped(_products(head.weight, head.tied, states.take(hidden, source)), head.softcap)
-        fresh = scores(logits, at)
+        fresh = scores(head_logits(head, states.take(hidden, source)), at)
         return tuple(jax.lax.dynamic_update_slice_in_dim(o, f, i * chunk, 1) for o, f in zip(out, fresh, strict=True))
 
     empty = jnp.zeros(counted.order.shape, jnp.float32)
@@ -200,7 +205,7 @@ def token_loss(
       frozen: the weight is not trained; its gradient is not computed, and is 0.
     """
     run = _fused(loss, head, chunk, shard_gradient, states, frozen)
-    return run(head.weight, _by_shard(hidden, counted.order.shape[0]), counted, tokens, scalars)
+    return run(head.weight, by_shard(hidden, counted.order.shape[0]), counted, tokens, scalars)
 
 
 def _fused(

@@ -127,7 +127,7 @@ class OptimizerPrograms:
         return self.zero_gradients.results(self.abstract_state["params"])
 
     def declare_update(self, declare: Declarations, read: Any, batches: Sequence[Any], *numbers: Any) -> None:
-        """Declare an update on ``batches``; all arguments are abstract, ``read`` is the result of `read`."""
+        """Declare an update on ``batches``; all arguments are abstract, ``read`` is the result of `read_to_train`."""
         arrays = self.abstract_arrays()
         gradients = declare(self.zero_gradients, arrays["params"])
         for batch in batches:
@@ -137,6 +137,10 @@ class OptimizerPrograms:
     def read(self, params: Any) -> Any:
         """The weights that a pass over rows reads: the parameters."""
         return params
+
+    def read_to_train(self, params: Any) -> Any:
+        """The weights that `accumulate` reads."""
+        return self.read(params)
 
     def place(self, batch: Any) -> Any:
         """Put host arrays of rows onto the mesh; the number of rows must be a multiple of the batch shards."""
@@ -165,7 +169,7 @@ class OptimizerPrograms:
         are those at the start of the full batch, and a `Balance` of experts (`fr3e_jax.programs.train_programs`).
         """
         numbers = jax.tree.map(jnp.float32, numbers)
-        gradients, sums, by_token = self._accumulate(self.read(params), gradients, self.place(batch), *numbers)
+        gradients, sums, by_token = self._accumulate(self.read_to_train(params), gradients, self.place(batch), *numbers)
         return gradients, sums | by_token
 
     def total(self, gradients: Any) -> Any:

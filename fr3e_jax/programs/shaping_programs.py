@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fr3e_jax.objectives import distillation, selection
 from fr3e_jax.objectives.divergence import KL_ESTIMATORS
 from fr3e_jax.objectives.divergence import sequence_log_ratios as mean_log_ratios
 from fr3e_jax.objectives.returns import generalised_advantages as gae
@@ -71,6 +72,25 @@ def token_divergences(logprobs: np.ndarray, reference: np.ndarray, *, estimator:
     (count, length), sizes = logprobs.shape, _sizes(logprobs)
     divergences = _divergences(padded(logprobs, *sizes), padded(reference, *sizes), estimator=estimator)
     return np.asarray(divergences)[:count, :length]
+
+
+_teacher_advantages = Program(distillation.teacher_advantages)
+
+
+def teacher_advantages(logprobs: np.ndarray, teacher: np.ndarray) -> np.ndarray:
+    """`fr3e_jax.objectives.distillation.teacher_advantages` of sequences, float32 ``[N, T]``."""
+    (count, length), sizes = logprobs.shape, _sizes(logprobs)
+    return np.asarray(_teacher_advantages(padded(logprobs, *sizes), padded(teacher, *sizes)))[:count, :length]
+
+
+_forking_tokens = Program(selection.forking_tokens, static_argnames="share")
+
+
+def forking_tokens(entropies: np.ndarray, mask: np.ndarray, *, share: float) -> np.ndarray:
+    """`fr3e_jax.objectives.selection.forking_tokens` of sequences, bool ``[N, T]``; padding is not counted."""
+    (count, length), sizes = mask.shape, _sizes(mask)
+    chosen = _forking_tokens(padded(entropies, *sizes), padded(mask, *sizes), share=share)
+    return np.asarray(chosen)[:count, :length]
 
 
 @partial(Program, static_argnames=("gamma", "lam"))

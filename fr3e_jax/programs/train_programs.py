@@ -20,6 +20,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
+from fr3e_jax.objectives.distillation import distillation_divergence
 from fr3e_jax.objectives.divergence import KL_ESTIMATORS, bounded_log_ratio
 from fr3e_jax.objectives.entropy import branching_factor, token_entropy, token_logprobs
 from fr3e_jax.objectives.losses import clipped_surrogate, entropy_bonus, truncated_importance_weight
@@ -27,13 +28,24 @@ from fr3e_jax.objectives.reductions import masked_sum
 from fr3e_jax.objectives.selection import kl_cov_losses
 from fr3e_jax.objectives.shaping import entropy_based_advantages
 from fr3e_jax.objectives.user_objectives import UserObjective
-from fr3e_jax.policy.head import Counted, Head, count_tokens, gather_tokens, scatter_tokens, token_loss, token_scores
+from fr3e_jax.policy.head import (
+    Counted,
+    Head,
+    by_shard,
+    count_tokens,
+    gather_tokens,
+    head_logits,
+    scatter_tokens,
+    token_loss,
+    token_scores,
+)
 from fr3e_jax.policy.lora import Adapted, joined, relative_change, trained, with_trained
 from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bind
 from fr3e_jax.policy.router_sums import Balance, RouterSums, balance_loss, count_routes, router_metrics
 from fr3e_jax.policy.row_parts import cut, join
 from fr3e_jax.policy.rows import Rows, predictors, row_pass
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
+from fr3e_jax.programs.frozen_teacher import FrozenTeacher, Taught
 from fr3e_jax.programs.mesh import batch_shards
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
 from fr3e_jax.programs.program import Declarations, Program, abstract
@@ -64,6 +76,7 @@ class TrainRows(NamedTuple):
         None  # float32, the same of old to sampler, where the user's loss reads it
     )
     penalised: jax.Array | None = None  # bool, tokens that pay the penalty of KL-Cov
+    taught: jax.Array | None = None  # bool, tokens at which the teacher speaks, where the loss has its term; None: all
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,9 @@ class LossSettings:
     kl_estimator: str = "k3"
     entropy_advantage: tuple[float, float] | None = None  # (alpha, kappa) of Cheng et al.'s bonus on the advantages
     covariance_penalty: float | None = None  # KL-Cov: unclipped, and this times |log-ratio| where ``penalised``
+    teacher_weight: float = 0.0  # of the divergence from the teacher over the vocabulary
+    teacher_beta: float = 1.0  # its kind, see `distillation_divergence`
+    teacher_selects: bool = False  # the teacher speaks where `TrainRows.taught` says
     function: UserObjective | None = None  # the user's own, in place of the clipped surrogate
 
     @property
@@ -107,6 +123,7 @@ class RowScorer:
     )
     options: ForwardOptions = DEFAULT_OPTIONS
     axis: str | None = None  # of replicas, over which the pass is mapped
+    columns: int | None = None  # tokens of the vocabulary that are scored, the first ones; None: all
 
     def tokens(
         self, params, rows: Rows, mask: jax.Array, *, routers: bool = False
@@ -130,6 +147,28 @@ class RowScorer:
         shards = self.shards // mesh.shape[REPLICA]
         return replace(self, shards=shards, options=replace(self.options, layout=layout), axis=REPLICA)
 
+    def of_teacher(self, teacher: FrozenTeacher, mesh: Mesh) -> RowScorer:
+        """The same for the teacher's network, on the same rows."""
+        layout = mesh_layout(mesh, teacher.options.attention, each_replica=self.axis is not None)
+        options = replace(teacher.options, layout=layout)
+        return replace(self, graphdef=teacher.graphdef, options=options, columns=teacher.columns)
+
+    def logits(self, params, rows: Rows, mask: jax.Array) -> tuple[jax.Array, Callable]:
+        """Arrays of a pass that is not differentiated, and a function of them that makes the logits of a chunk.
+
+        The function takes the arrays and ``Counted.source [F, chunk]``. Routes that another network recorded are not
+        taken.
+        """
+        rows = rows._replace(trunk_routes=None, branch_routes=None)
+        head, states, counted, _ = self.tokens(params, rows, mask)
+        tied, softcap, take = head.tied, head.softcap, self.options.layout.states.take
+
+        def chunk_logits(arrays, source):
+            weight, hidden = arrays
+            return head_logits(Head(weight, tied, softcap), take(hidden, source))[..., : self.columns]
+
+        return (head.weight, by_shard(states, counted.order.shape[0])), chunk_logits
+
     def by_part(self, values: Any) -> Any:
         """Arrays ``[B, N, T]`` of the branch tokens, cut as rows are: ``[A * B, N, T / A]``, padded with 0."""
         layout = self.options.layout
@@ -147,7 +186,7 @@ class RowScorer:
         """
 
         def scores(logits, ids):
-            return _scores(logits, ids, temperature)
+            return _scores(logits[..., : self.columns], ids, temperature)
 
         return self._token_scores(params, rows, scores)
 
@@ -168,6 +207,13 @@ class RowScorer:
         ids, transfer = self.by_part(rows.branch_ids), self.options.layout.states
         scores_ = token_scores(head, states, counted, ids, scores, chunk=self.chunk, states=transfer)
         return self.whole(scores_, rows.branch_ids.shape[-1])
+
+
+def _teacher_scores(scorer: RowScorer) -> Callable:
+    def score(params, rows: Rows, temperature: jax.Array) -> jax.Array:
+        return scorer.score(params, rows._replace(trunk_routes=None, branch_routes=None), temperature)[0]
+
+    return score
 
 
 def _scores(logits: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -215,6 +261,17 @@ def policy_token_losses(batch: TrainRows, logprobs, entropies, settings: LossSet
     return losses, {name: masked_sum(value, mask) for name, value in values.items()}
 
 
+def _with_teacher(batch: TrainRows, losses, logits, teacher_logits, settings: LossSettings):
+    """Token losses with the teacher's term, and sums for the metrics; all logits are at the training temperature."""
+    mask = batch.loss_mask
+    speaks = mask & batch.taught if settings.teacher_selects else mask
+    divergence = distillation_divergence(logits, teacher_logits, beta=settings.teacher_beta)
+    reverse = divergence if settings.teacher_beta == 1.0 else distillation_divergence(logits, teacher_logits, beta=1.0)
+    values = {"teacher_kl": reverse, "taught": speaks.astype(jnp.float32)}
+    sums = {name: masked_sum(jax.lax.stop_gradient(value), mask) for name, value in values.items()}
+    return losses + settings.teacher_weight * jnp.where(speaks, divergence, 0.0), sums
+
+
 def _user_losses(batch: TrainRows, logprobs, entropies, function: UserObjective):
     """The user's token losses, 0 outside of the mask, and statistics: the policy ratio and the user's own."""
     mask, scores = batch.loss_mask, {"logprobs": logprobs, "entropies": entropies}
@@ -247,6 +304,7 @@ def _accumulate(
     scorer: RowScorer,
     token_losses: Callable,
     settings: LossSettings | None,
+    teacher: RowScorer | None,
     params,
     gradients,
     batch: TrainRows,
@@ -265,16 +323,27 @@ def _accumulate(
 
     Of a network with experts they hold `router_metrics`. With ``balance`` its loss is minimised, too, and they hold it
     as ``balance``, without its coefficient; ``loss`` leaves it out.
+
+    With a ``teacher``, ``params`` are `Taught`. Its states are computed here, and its logits exist a chunk at a time,
+    beside those of the policy.
     """
+    spoken, teacher_logits = (), None
+    if teacher is not None:
+        params, frozen = params
+        spoken, teacher_logits = teacher.logits(frozen, batch.rows, batch.loss_mask)
 
     def chunk_loss(logits, valid, tokens, scalars):
-        ids, piece = tokens
-        denominator, temperature, at_start = scalars
+        ids, piece, source = tokens
+        denominator, temperature, at_start, spoken = scalars
         logprobs, entropies = _scores(logits, ids, temperature)
         now, old = jax.lax.stop_gradient(logprobs), piece.old_logprobs
         old = old if at_start is None else jnp.where(at_start > 0, now, old)
         piece = piece._replace(loss_mask=valid, old_logprobs=old)
         losses, sums = token_losses(piece, logprobs, entropies, settings)
+        if teacher_logits is not None:
+            theirs = teacher_logits(spoken, source) / temperature
+            losses, of_teacher = _with_teacher(piece, losses, logits / temperature, theirs, settings)
+            sums |= of_teacher
         total = masked_sum(losses * piece.weights, valid) / denominator
         return total, (sums | {"loss": total}, {} if at_start is None else {"logprobs": now})
 
@@ -282,10 +351,10 @@ def _accumulate(
         both = with_trained(params, new)
         head, states, counted, routers = scorer.tokens(both, batch.rows, batch.loss_mask, routers=True)
         by_part = scorer.by_part((batch.rows.branch_ids, batch._replace(rows=None)))
-        tokens, layout = gather_tokens(counted, by_part), scorer.options.layout
+        tokens, layout = (*gather_tokens(counted, by_part), counted.source), scorer.options.layout
         options = {"chunk": scorer.chunk, "shard_gradient": layout.by_shard, "states": layout.states}
         options["frozen"] = isinstance(params, Adapted)
-        scalars = denominator, temperature, at_start
+        scalars = denominator, temperature, at_start, spoken
         total, (sums, by_token) = token_loss(head, states, counted, tokens, scalars, chunk_loss, **options)
         by_token = scorer.whole(scatter_tokens(counted, by_token, by_part[0].shape), batch.loss_mask.shape[-1])
         if routers is None:
@@ -317,6 +386,7 @@ class TrainPrograms(OptimizerPrograms):
         options: ForwardOptions = DEFAULT_OPTIONS,
         base: FrozenBase | None = None,
         experts: int = 0,
+        teacher: FrozenTeacher | None = None,
     ):
         """Declare the programs; each is compiled on its first call.
 
@@ -330,6 +400,7 @@ class TrainPrograms(OptimizerPrograms):
           options: how the network is computed; its layout is replaced by that of ``mesh``.
           base: the weights below the adapters, where ``abstract_params`` and ``shardings`` are those of adapters.
           experts: of a layer of the network, for `count_routes`.
+          teacher: scores the rows, too; None: there is none.
         """
         self.shards, self._loss = batch_shards(mesh), loss
         self._experts = experts
@@ -337,10 +408,14 @@ class TrainPrograms(OptimizerPrograms):
         scorer = RowScorer(graphdef, token_chunk, self.shards * layout.parts, replace(options, layout=layout))
         token_losses = supervised_token_losses if loss is None else policy_token_losses
         scorer_of_rows = scorer.of_replica(mesh) if mesh.shape[REPLICA] > 1 else scorer
-        accumulate = partial(_accumulate, scorer_of_rows, token_losses, loss)
+        self.teacher, self._teaches = teacher, teacher is not None and loss is not None and loss.teacher_weight > 0
+        teaching = scorer_of_rows.of_teacher(teacher, mesh) if self._teaches else None
+        accumulate = partial(_accumulate, scorer_of_rows, token_losses, loss, teaching)
         super().__init__(mesh, optimizer, abstract_params, shardings, accumulate)
         on_all = replicated(mesh)
         self._score = Program(scorer.score, out_shardings=(self._rows, self._rows))
+        if teacher is not None:
+            self._teacher_score = Program(_teacher_scores(scorer.of_teacher(teacher, mesh)), out_shardings=self._rows)
         self._branching = Program(scorer.branching, out_shardings=on_all)
         self._count_routes = Program(partial(count_routes, experts=experts), out_shardings=on_all)
         self.base = base
@@ -383,6 +458,7 @@ class TrainPrograms(OptimizerPrograms):
             reference_logprobs=scalar if loss.kl_coefficient else None,
             **{name: scalar for name in loss.sequence_fields},
             penalised=mask if loss.covariance_penalty is not None else None,
+            taught=mask if loss.teacher_selects else None,
         )
 
     def declare(
@@ -396,6 +472,11 @@ class TrainPrograms(OptimizerPrograms):
         read, scalar = params if self.base is None else self.base.abstract_below(params), abstract((), np.float32)
         for batch in batches if scores else ():
             declare(self._score, read, batch.rows, scalar)
+        teacher = None if self.teacher is None else self.teacher.abstract_params()
+        for batch in batches if teacher is not None and not self._teaches else ():
+            declare(self._teacher_score, teacher, batch.rows, scalar)
+        if self._teaches:
+            read = Taught(read, teacher)
         balance = []
         if balances:
             counts = None if batches[0].rows.branch_routes is None else abstract((self._experts,), np.float32)
@@ -408,6 +489,10 @@ class TrainPrograms(OptimizerPrograms):
         """The weights that a pass over rows reads: the parameters, or base and adapters."""
         return params if self.base is None else self.base.below(params)
 
+    def read_to_train(self, params: Params) -> Any:
+        """The weights that a gradient pass reads: those of `read`, and the teacher's where the loss has its term."""
+        return Taught(self.read(params), self.teacher.params()) if self._teaches else self.read(params)
+
     def whole(self, params: Params) -> Params:
         """The parameters of a network without adapters that computes the same; ``params`` if there are none."""
         return params if self.base is None else self._merged(self.base.below(params))
@@ -419,6 +504,10 @@ class TrainPrograms(OptimizerPrograms):
     def score(self, params: Params, rows: Rows, temperature: float) -> tuple[jax.Array, jax.Array]:
         """`RowScorer.score`; returns while it runs. `fetched` brings the arrays to the host."""
         return self._score(self.read(params), self.place(rows), jnp.float32(temperature))
+
+    def teacher_score(self, rows: Rows, temperature: float) -> jax.Array:
+        """The teacher's log-probs (at ``temperature``) of the branch tokens, ``[B, N, T]``; returns while it runs."""
+        return self._teacher_score(self.teacher.params(), self.place(rows), jnp.float32(temperature))
 
     def count_routes(self, batch: TrainRows) -> jax.Array:
         """Count the recorded routes of the tokens that train by expert, int32 ``[experts]``."""

@@ -30,6 +30,7 @@ from fr3e_jax.programs.checksums import checksums
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
+from fr3e_jax.programs.frozen_teacher import FrozenTeacher
 from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, rollout_mesh
@@ -133,6 +134,11 @@ def starting_adapters(
     return params_on_mesh(initial_adapters(architecture, lora, abstract, key), shardings)
 
 
+def _fingerprint(params: Params) -> str:
+    hashes = checksums(flatten_arrays(params))
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class Model:
     """The network of a run on its mesh, without settings: those are the session's.
@@ -149,6 +155,7 @@ class Model:
     weights: RolloutWeights
     lora: LoraSettings | None = None  # None: all weights are trained
     base: FrozenBase | None = None  # with ``lora``
+    teacher: FrozenTeacher | None = None  # where rollouts may train
 
     def fresh_params(self, config: Config) -> Params:
         """The weights or adapters that a run starts from: `starting_weights` or `starting_adapters`."""
@@ -163,10 +170,11 @@ class Model:
 
     def base_fingerprint(self) -> str:
         """A hash of the weights below the adapters; "" without adapters."""
-        if self.base is None:
-            return ""
-        hashes = checksums(flatten_arrays(self.base.params()))
-        return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
+        return "" if self.base is None else _fingerprint(self.base.params())
+
+    def teacher_fingerprint(self) -> str:
+        """A hash of the teacher's weights; "" without one."""
+        return "" if self.teacher is None else _fingerprint(self.teacher.params())
 
     def sharded_abstract_params(self) -> Params:
         """Shapes, types and shardings of the weights, to restore a checkpoint into."""
@@ -175,7 +183,8 @@ class Model:
     def train_programs(self, config: Config, *, supervised: bool = False) -> TrainPrograms:
         """The training programs of the run; ``supervised``: those of ``fr3e sft``."""
         network = (self.architecture, self.graphdef, self.abstract_params, self.param_shardings)
-        return configured_train_programs(config, *network, self.mesh, supervised=supervised, base=self.base)
+        beside = {"base": self.base, "teacher": self.teacher}
+        return configured_train_programs(config, *network, self.mesh, supervised=supervised, **beside)
 
     def critic_programs(self, config: Config) -> CriticPrograms | None:
         """The programs of PPO's value network; None if the method has no critic."""

@@ -111,9 +111,9 @@ def opened_run(
     config = config or session.config
     check_installed(config.runtime.trackers)
     with as_config_error():
-        base = session.model.base_fingerprint()
+        frozen = {"base": session.model.base_fingerprint(), "teacher": session.model.teacher_fingerprint()}
         texts, network = session.texts.codec, session.model.architecture
-        run_identity = identity(config, session.task, texts, network, demonstrations=demonstrations, base=base)
+        run_identity = identity(config, session.task, texts, network, demonstrations=demonstrations, **frozen)
     with RunLock() as lock, session.grader, _failures_in_a_line(), Mirror() as mirror:
         opening = partial(open_run, config, run_dir, resume, verb, lock, mirror)
         directory = RunDirectory(session.processes.on_first(opening))

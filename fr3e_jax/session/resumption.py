@@ -19,7 +19,7 @@ from fr3e_jax.runs.run_directory import RunDirectory
 READ_BYTES = 200_000_000  # of compressed rollouts, the newest; earlier files only have to be there
 MUST_AGREE = (
     *("seed", "data.seed", "data.weights", "training data", "demonstrations", "held-out data", "tokenizer"),
-    *("base weights", "network"),
+    *("base weights", "teacher weights", "network"),
 )
 """Settings, data and networks that change which prompts, tokens and noise follow, or which scores are compared."""
 
@@ -28,6 +28,7 @@ _FINGERPRINTS = {
     "demonstrations": "demonstrations",
     "tokenizer": "tokenizer",
     "base_weights": "base weights",
+    "teacher_weights": "teacher weights",
 }
 
 
@@ -88,7 +89,7 @@ def refuse_another_run(lines: Sequence[str], allowed: bool) -> None:
     faults = [line for line in lines if line.startswith(tuple(f"{name}{end}" for name in MUST_AGREE for end in ": "))]
     if faults and not allowed:
         raise ConfigError(
-            "the run to resume had another seed, other data, another tokenizer, network or base: "
+            "the run to resume had another seed, other data, another tokenizer, network, base or teacher: "
             + "; ".join(faults)
             + ". Put them back, start a new run, or say --allow-changes to go on with the new ones"
         )

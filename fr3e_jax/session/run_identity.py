@@ -40,6 +40,7 @@ def identity(
     *,
     demonstrations: bool = False,
     base: str = "",
+    teacher: str = "",
 ) -> dict[str, Any]:
     """JSON content for the host state of a checkpoint.
 
@@ -50,6 +51,7 @@ def identity(
       architecture: the network, which config.json of ``model.path`` may describe otherwise at the next start.
       demonstrations: the run trains on demonstrations, so they count, too.
       base: a hash of the weights below the adapters, which no checkpoint holds; "": there are none.
+      teacher: a hash of the teacher's weights; "": there is none.
     """
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "runtime"}
     held_out = held_out_split(task, config.evaluation.split)
@@ -63,6 +65,8 @@ def identity(
     }
     if base:
         content["base_weights"] = base
+    if teacher:
+        content["teacher_weights"] = teacher
     if demonstrations:
         content["demonstrations"] = _of_demonstrations(task)
     return content

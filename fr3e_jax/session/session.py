@@ -38,6 +38,7 @@ from fr3e_jax.session.grading import ENVIRONMENT, ResponseGrader, RewardRange
 from fr3e_jax.session.model import Model, open_model
 from fr3e_jax.session.posed_task import posed_task
 from fr3e_jax.session.sampler import Sampler
+from fr3e_jax.session.teacher import check_tokenizers, open_teacher
 from fr3e_jax.session.texts import Texts
 from fr3e_jax.tools.environment import MakeEnvironment, environment_tool, load_environment
 from fr3e_jax.tools.tool import load_tool
@@ -112,7 +113,8 @@ def open_session(
     Args:
       config: the settings.
       task: the problems and their verifier; None: those that ``data.task`` names.
-      keeps_routes: rollouts may train, so they record the experts of their tokens where these are replayed.
+      keeps_routes: rollouts may train, so they record the experts of their tokens where these are replayed, and a
+        teacher is opened.
       devices: of the mesh; None: all that jax has. Absent ones (`fr3e_jax.planning`) only serve to compile for.
 
     Raises:
@@ -206,6 +208,10 @@ def open_sampler(
     with as_config_error():
         model, programs = open_model(config, len(codec), keeps_routes=keeps_routes, devices=devices)
         codec.fit(model.architecture.vocab_size)
+        if keeps_routes and config.teacher.path:
+            config.teacher.path = pinned(config.teacher.path, "teacher.path")
+            check_tokenizers(config.teacher.path, codec)
+            model = replace(model, teacher=open_teacher(config, model.architecture, model.mesh))
         if codec.rows < len(codec):
             texts.prompt_ids("1")  # a mark of the template that the embedding lacks fails here, not at every prompt
         toolbox = None

@@ -28,7 +28,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--programs",
         default="",
         metavar="NAMES",
-        help="plan only these programs, comma-separated: reshard, prefill, decode, promote, explore, score, "
+        help="plan only these programs, comma-separated: reshard, prefill, decode, promote, explore, score, teach, "
         "accumulate, apply",
     )
     parser.add_argument(

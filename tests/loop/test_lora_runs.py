@@ -165,7 +165,7 @@ def test_another_base_than_before_is_refused(adapted, tiny_run):
     other = adapted.folder / "other"
     write_base(other, tiny_run.config(), seed=4)
     config = adapted.config(4, model__path=str(other))
-    with pytest.raises(ConfigError, match="network or base: base weights: .* in the checkpoint"):
+    with pytest.raises(ConfigError, match="network, base or teacher: base weights: .* in the checkpoint"):
         train(config, adapted.whole, resume=True)
     with pytest.raises(ValueError, match="were trained on other base weights"):
         load_run_params(open_session(config), adapted.whole)

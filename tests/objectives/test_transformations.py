@@ -55,6 +55,7 @@ CALLS = {
     "clip_cov_tokens": ((5 * floats(T), bits(T), bits(T), floats(T)), dict(share=0.5, low=1.0, high=5.0)),
     "clipped_surrogate": ((floats(T), floats(T), floats(T), bits(T)), dict(epsilon_low=0.2, epsilon_high=0.3)),
     "clipped_value_losses": ((floats(T), floats(T), floats(T), bits(T)), dict(clip=0.5)),
+    "distillation_divergence": ((LOGITS, np.flip(LOGITS, axis=-1)), dict(beta=0.3)),
     "entropy_based_advantages": ((floats(T), floats(T), bits(T)), dict(alpha=0.4, kappa=2.0)),
     "entropy_bonus": ((floats(T), bits(T)), dict(coefficient=0.1)),
     "entropy_guided_weights": (
@@ -99,6 +100,7 @@ CALLS = {
     "sharpened": ((floats(J),), {}),
     "soft_overlong_penalty": ((LENGTHS,), dict(max_length=6, margin=3)),
     "state_values": ((floats(J, M), bits(J, M)), {}),
+    "teacher_advantages": ((floats(T), floats(T)), {}),
     "token_covariances": ((floats(T), floats(T), bits(T)), {}),
     "token_entropy": ((LOGITS,), {}),
     "token_logprobs": ((LOGITS, TOKEN_IDS), {}),

@@ -458,3 +458,24 @@ def test_layout_of_rollouts_by_default_reads_a_copy_where_it_fits(path, settings
     copied = f"; rollouts replica {plan.devices // max(tensor, 1)} x fsdp 1 x tensor {tensor}"
     assert (copied in plan_text(plan)) == (tensor > 0)
     assert tensor or plan.rollout_mesh == plan.mesh
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_teacher_is_counted_in_memory_and_time(dtype):
+    """Its weights lie beside every program but its own pass, or the gradient that has its term."""
+    teacher = ["teacher.path=warm_starts/order", f"teacher.param_dtype={dtype}"]
+    config = recipe("configs/order_long.yaml", *teacher)
+    programs = Programs(config, jax.devices()[:1])
+    estimator, size = Estimator(config, programs.architecture, 1), device_bytes(programs.teacher)
+    assert estimator.of("score").resident["teacher"] == estimator.of("teach").arrays["weights"] == size
+    assert programs.target("score").resident["teacher"] == programs.target("teach").arguments[0]
+    assert "teacher" not in programs.target("teach").resident | estimator.of("teach").resident
+    alone, taught = (make_plan(recipe("configs/order_long.yaml", *more), V5E, None) for more in ([], teacher))
+    stage = next(stage for stage in taught.stages if stage.name == "teach")
+    assert stage.seconds > 0 and taught.amounts.taught_positions == taught.amounts.scored_positions > 0
+    assert taught.step_seconds > alone.step_seconds and "teach" not in {stage.name for stage in alone.stages}
+    config = recipe("configs/order_long.yaml", *teacher, "teacher.place=loss")
+    gradient, plain = Estimator(config, programs.architecture, 1).of("accumulate"), estimator.of("accumulate")
+    assert gradient.arrays["teacher"] == size and gradient.flops > plain.flops and "teacher" not in gradient.resident
+    target = Programs(config, jax.devices()[:1]).target("accumulate")
+    assert device_bytes(target.arguments[0].teacher) == size and "teacher" not in target.resident

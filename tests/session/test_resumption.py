@@ -33,7 +33,7 @@ def test_changes_name_each_setting_with_both_values():
     refuse_another_run(lines[:1], allowed=False)
     refuse_another_run(lines, allowed=True)
     for line in lines[1:]:
-        with pytest.raises(ConfigError, match="another seed, other data.*network or base.*--allow-changes"):
+        with pytest.raises(ConfigError, match="another seed, other data.*network, base or teacher.*--allow-changes"):
             refuse_another_run([line], allowed=False)
 
 
