@@ -48,6 +48,7 @@ NAMES_OF: dict[tuple[str, ...], str] = {
     ("data.verifier",): "reward_funcs reward_fn custom_reward_function",
     ("judge.key_variable",): "api_key openai_api_key",
     ("judge.base_url",): "base_url api_base openai_api_base",
+    ("teacher.path",): "teacher_model_name_or_path teacher_model",
     ("model.lora.rank",): "lora_rank lora_r",
     ("model.lora.alpha",): "lora_alpha",
     ("model.lora.targets",): "lora_target_modules target_modules",

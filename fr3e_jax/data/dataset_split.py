@@ -23,6 +23,7 @@ WHOLE_RESPONSE = (
     "code",
     "exact",
     "judge",
+    "none",
 )  # verifiers that read the whole response, so that any gold answer can be given
 
 

@@ -210,8 +210,9 @@ class RowScorer:
 
 
 def _teacher_scores(scorer: RowScorer) -> Callable:
-    def score(params, rows: Rows, temperature: jax.Array) -> jax.Array:
-        return scorer.score(params, rows._replace(trunk_routes=None, branch_routes=None), temperature)[0]
+    def score(params, rows: Rows, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # The entropies, too, though nobody reads them: the log-probs are then, bit for bit, those of `RowScorer.score`.
+        return scorer.score(params, rows._replace(trunk_routes=None, branch_routes=None), temperature)
 
     return score
 
@@ -415,7 +416,9 @@ class TrainPrograms(OptimizerPrograms):
         on_all = replicated(mesh)
         self._score = Program(scorer.score, out_shardings=(self._rows, self._rows))
         if teacher is not None:
-            self._teacher_score = Program(_teacher_scores(scorer.of_teacher(teacher, mesh)), out_shardings=self._rows)
+            self._teacher_score = Program(
+                _teacher_scores(scorer.of_teacher(teacher, mesh)), out_shardings=(self._rows, self._rows)
+            )
         self._branching = Program(scorer.branching, out_shardings=on_all)
         self._count_routes = Program(partial(count_routes, experts=experts), out_shardings=on_all)
         self.base = base
@@ -507,7 +510,7 @@ class TrainPrograms(OptimizerPrograms):
 
     def teacher_score(self, rows: Rows, temperature: float) -> jax.Array:
         """The teacher's log-probs (at ``temperature``) of the branch tokens, ``[B, N, T]``; returns while it runs."""
-        return self._teacher_score(self.teacher.params(), self.place(rows), jnp.float32(temperature))
+        return self._teacher_score(self.teacher.params(), self.place(rows), jnp.float32(temperature))[0]
 
     def count_routes(self, batch: TrainRows) -> jax.Array:
         """Count the recorded routes of the tokens that train by expert, int32 ``[experts]``."""

@@ -21,6 +21,7 @@ VERIFIERS: dict[str, Callable[[str], Verifier]] = {
     "code": _code,
     "exact": lambda extraction: exact_match,
     "judge": lambda extraction: unjudged,
+    "none": lambda extraction: exact_match,  # of problems without a gold answer, to which no response is right
 }
 
 
@@ -29,8 +30,8 @@ def named_verifier(name: str, extraction: str = "boxed") -> Verifier:
 
     Args:
       name: one of ``VERIFIERS``; docs/users/grading.md describes them.
-      extraction: where the prompt asked for the answer: "boxed", "answer_line" or "boxed_or_hashes"; "code" and
-        "exact" ignore it.
+      extraction: where the prompt asked for the answer: "boxed", "answer_line" or "boxed_or_hashes"; "code",
+        "exact" and "none" ignore it.
 
     Raises:
       ValueError: there is no such verifier or extraction.

@@ -115,7 +115,7 @@ UPDATES = MetricGroup("Updates of the policy", "train", "every step", (
     M("teacher/reverse_kl", "nats a token",
       "divergence of the policy from the teacher at trained tokens: over the vocabulary, or sampled (advantage)",
       "lower", when="`teacher.path`"),
-    M("teacher/reverse_kl_quarter_{n}", "nats a token", "the same in the n-th quarter of the responses, 1 to 4",
+    M("teacher/reverse_kl_quarter_{j}", "nats a token", "the same in the j-th quarter of the responses, 1 to 4",
       "lower", when="`teacher.place=advantage`"),
     M("teacher/share", SHARE, "trained tokens at which the teacher speaks", when="`teacher.path`"),
     M("lora/relative_change", SHARE,

@@ -43,10 +43,23 @@ def trained(path):
     return read_metrics(path / "metrics.jsonl", kind="train")
 
 
+CARD = """
+name: questions
+title: Questions without answers
+licence: none
+verifier: none
+splits: {train: {files: [questions.jsonl], fields: {question: question}}}
+"""
+
+
 @pytest.mark.parametrize("place", ["loss", "advantage"])
 def test_a_teacher_alone_teaches_where_no_answer_is_right(tiny_run, teacher, tmp_path, place):
-    task = f"{tiny_run.task}:NothingRight"
-    settings = GRPO | {"data__task": task, "teacher__path": teacher, "teacher__alone": True, "teacher__place": place}
+    """A task whose rewards are all 0, and a card of questions without answers."""
+    (tmp_path / "card.yaml").write_text(CARD)
+    (tmp_path / "questions.jsonl").write_text("".join(f'{{"question": "{n}*2="}}\n' for n in range(40)))
+    cards = {"data__task": "datasets", "data__train": [f"{tmp_path}/card.yaml"], "data__root": str(tmp_path)}
+    data = {"data__task": f"{tiny_run.task}:NothingRight"} if place == "loss" else cards
+    settings = GRPO | data | {"teacher__path": teacher, "teacher__alone": True, "teacher__place": place}
     config = tiny_run.config(**settings, training__max_steps=8, optimizer__learning_rate=3e-2)
     assert train(config, tmp_path / "run") == 0
     records = trained(tmp_path / "run")
