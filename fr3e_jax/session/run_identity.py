@@ -54,7 +54,8 @@ def identity(
       teacher: a hash of the teacher's weights; "": there is none.
     """
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "runtime"}
-    held_out = held_out_split(task, config.evaluation.split)
+    evaluates = config.data.task != "datasets" or config.data.eval  # a run that never evaluates may name no cards
+    held_out = held_out_split(task, config.evaluation.split) if evaluates else []
     content = {
         "settings": json.loads(json.dumps(settings)),
         "training_data": fingerprint(task.problems("train")),
