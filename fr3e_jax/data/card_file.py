@@ -109,7 +109,9 @@ def _split(common: dict[str, Any], body: Any, where: str, verifier: str) -> Spli
 
 
 def _rules(content: Any, where: str, verifier: str) -> dict[str, FieldRule]:
-    required = ("question",) if verifier in ("code", "judge", "none") else ("question", "answer")  # tests need no answer
+    required = (
+        ("question",) if verifier in ("code", "judge", "none") else ("question", "answer")
+    )  # tests need no answer
     _expect_keys(content, RULES, required, where=f"{where}.fields.")
     return {name: _rule(body, f"{where}.fields.{name}") for name, body in content.items()}
 

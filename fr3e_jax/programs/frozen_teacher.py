@@ -13,7 +13,7 @@ from fr3e_jax.programs.shardings import abstract_arrays
 
 
 class Taught(NamedTuple):
-    """What a gradient pass reads where the loss has a teacher's term: the policy's parameters, and the teacher's."""
+    """The parameters of policy and teacher, which a gradient pass reads where the loss has the teacher's term."""
 
     policy: Any
     teacher: Params
