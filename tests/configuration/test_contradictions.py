@@ -191,6 +191,19 @@ CASES = {
         "advantage.base_estimator=mean",
     ),
     "a_critic_replaces_exploration": ("advantage.base_estimator=gae", "explore.enabled=false"),
+    "a_divergence_over_the_vocabulary_is_a_loss": (
+        "teacher.beta=0.5 teacher.path=x",
+        "teacher.place=loss",
+        "set teacher.place=loss, or teacher.beta=1",
+    ),
+    "a_critic_reads_rewards": (
+        "teacher.alone=true teacher.path=x advantage.base_estimator=gae explore.enabled=false",
+        "advantage.base_estimator=grpo",
+    ),
+    "successes_are_rewards": (
+        "teacher.alone=true teacher.path=x returns.size=4 explore.enabled=false",
+        "teacher.alone=false",
+    ),
     "critic_settings_are_read": (
         "critic.lam=0.95",
         "advantage.base_estimator=gae explore.enabled=false",

@@ -124,9 +124,6 @@ def test_a_session_that_trains_reads_the_teacher_and_others_do_not(tiny_run, cop
     ("settings", "message"),
     [
         (["teacher.weight=2"], "teacher.weight=2.0 has no effect without a teacher; set teacher.path=FOLDER"),
-        (["teacher.path=x", "teacher.beta=0.5"], "teacher.beta=0.5 is not read with teacher.place=advantage"),
-        (["teacher.path=x", "teacher.alone=true", "advantage.base_estimator=gae"], "teacher.alone=true leaves rewards"),
-        (["teacher.path=x", "teacher.alone=true", "returns.size=4"], "teacher.alone=true leaves rewards out"),
         (["teacher.path=x", "teacher.entropy_share=20"], "teacher.entropy_share"),
     ],
     ids=str,
