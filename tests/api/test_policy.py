@@ -155,7 +155,7 @@ def test_an_answer_of_one_token_has_no_state_of_its_own(policy):
         (lambda p, a: p.score("", "3"), "prompt 0 is empty"),
         (lambda p, a: p.sample([[]]), "prompt 0 has no message"),
         (lambda p, a: p.sample(["1", 7]), "prompt 1 is 7; expected a text, or a list of messages"),
-        (lambda p, a: p.sample([{"role": "human", "content": "1"}]), "prompt 0 has in message 0 the role 'human'"),
+        (lambda p, a: p.sample([{"role": "usr", "content": "1"}]), "prompt 0 has in message 0 the role 'usr'"),
         (lambda p, a: p.sample([SYSTEM, USER]), "data.template=plain is for one text, .* 2 messages; set data.templ"),
     ],
 )

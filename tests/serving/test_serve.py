@@ -280,7 +280,7 @@ USER = {"role": "user", "content": "a"}
         ("completions", {"prompt": "a", "logit_bias": {"1": 5}}, 422, "logit_bias is not served"),
         ("completions", {"prompt": "a" * 30_000}, 413, "the body is larger than 20000 bytes"),
         ("chat/completions", {"messages": []}, 400, "messages is []"),
-        ("chat/completions", {"messages": [{"role": "human", "content": "a"}]}, 400, "the role 'human'; nearest: user"),
+        ("chat/completions", {"messages": [{"role": "usr", "content": "a"}]}, 400, "the role 'usr'; nearest: user"),
         ("chat/completions", {"messages": [{"role": "user"}]}, 400, "expected role and content"),
         ("chat/completions", {"messages": [USER], "top_logprobs": 2}, 400, "top_logprobs needs logprobs=true"),
         ("chat/completions", {"messages": [USER], "tools": [{}]}, 422, "tools is not served"),

@@ -74,8 +74,8 @@ def test_the_prompt_may_be_messages_in_json(recipe, capsys, chatting):
         assert main(["sample", recipe, "--prompt", prompt, "--json", *options]) == 0
         printed[name] = json.loads(capsys.readouterr().out)
     assert printed["messages"]["completions"] == printed["text"]["completions"]
-    assert main(["sample", recipe, "--prompt", json.dumps([{"role": "human", "content": "1"}])]) == 2
-    assert "--prompt has in message 0 the role 'human'; nearest: user" in capsys.readouterr().err
+    assert main(["sample", recipe, "--prompt", json.dumps([{"role": "usr", "content": "1"}])]) == 2
+    assert "--prompt has in message 0 the role 'usr'; nearest: user" in capsys.readouterr().err
 
 
 def test_the_rollout_settings_apply(recipe, capsys):
