@@ -5,8 +5,11 @@
 
 A step is what a user waits for: sampling, grading, one optimizer step on all rollouts, metrics. ``order`` is Order's
 warm start (0.15 M parameters, 256 rollouts of at most 20 tokens), ``tiny`` has 8.7 M parameters and ``slice`` 88 M (64
-and 32 rollouts, prompts of 64 tokens). Their peers are `GRPOTrainer` of TRL's newest release and tunix's `GRPOLearner`
-(`step_peers.py`). ``tiny_fr3e`` is FR3E with 4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a
+and 32 rollouts, prompts of 64 tokens). ``smol`` is SmolLM2-135M-Instruct, which `smollm2.py` writes to
+BENCH/MODELS/smollm2 (32 rollouts of at most 64 tokens). Their peers are `GRPOTrainer` of TRL's newest release and
+tunix's `GRPOLearner` (`step_peers.py`).
+
+``tiny_fr3e`` is FR3E with 4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a
 correct and a wrong base; ``tiny_tree`` is TreeRL with 8 prompts, 6 bases each, and 2 rollouts from each of 2 anchors on
 every base. Their peer is written by hand on transformers (`step_by_hand.py`). Anchors are evenly spaced in both, so
 that both sample and train as many tokens. All take turns, each in a process of its own on the same cores; figures are
@@ -71,6 +74,9 @@ def works(bench: Path) -> dict[str, Work]:
     return {
         "order": Work(ROOT / "warm_starts" / "order", 16, 16, 20),
         "tiny": grpo,
+        "smol": replace(
+            grpo, model=bench / "MODELS" / "smollm2", prompts=4, tokens=64, micro=8, tunix_micro=8, slots=4
+        ),
         "slice": replace(grpo, model=slice_, prompts=4, tokens=128, micro=8, tunix_micro=8, micro_tokens=1536, slots=4),
         "tiny_fr3e": replace(grpo, prompts=4, generations=16, slots=4, lanes=16, anchors=4),
         "tiny_tree": replace(grpo, generations=6, lanes=6, anchors=2, branches=2, tree=1),
@@ -138,6 +144,8 @@ def ours(args: argparse.Namespace) -> None:
 
 def prepare(work: Work, folder: Path) -> tuple[Path, list[dict[str, str]], str]:
     """The model's directory, the problems, and the name of their reward."""
+    if (work.model / "tokenizer.json").exists() and work.words:
+        return work.model, word_problems(1024, work.words // 2), "words"  # at most two tokens a word
     if work.words:
         return add_tokenizer(work.model, folder / "model"), word_problems(1024, work.words), "words"
     from fr3e_jax.configuration.schema import DataConfig

@@ -64,7 +64,10 @@ LAYERS = {
         | {"configuration", "loop", "stores", "session", "cli", "methods", "planning", "studies", "serving"}
     ),
     "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "session", "loop"}),
-    "studies": Layer({"objectives", "loop", "runs", "rewards", "data", "configuration", "stores", "cli"}),
+    "studies": Layer(
+        {"objectives", "policy", "programs", "rollouts", "learning", "session", "loop", "runs", "cluster", "rewards"}
+        | {"data", "configuration", "stores", "cli"}
+    ),
     "methods": Layer(must_not_name=DEVICE_LIBRARIES),
     "api": Layer(
         {"objectives", "programs", "rollouts", "loop", "runs", "cluster", "rewards", "data", "configuration"}

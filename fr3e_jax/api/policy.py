@@ -333,10 +333,14 @@ class Policy:
             batch = trunks[0].batch
             assert batch is not None  # nothing has consumed it
             ids = np.concatenate([ends[i] for i in some])
-            scores = engine.programs.score_tokens(self._weights, batch, rows, positions, ids)
+            scores = engine.programs.alternatives(self._weights, batch, rows, positions, ids)
             for row, i in enumerate(some):
                 of_row = rows == row
-                scored.append(ScoredResponse(ends[i], *(np.asarray(column)[of_row] for column in scores)))
+                scored.append(
+                    ScoredResponse(
+                        ends[i], np.asarray(scores.own_logprobs)[of_row], np.asarray(scores.entropies)[of_row]
+                    )
+                )
         return scored
 
     # -- parts -------------------------------------------------------------------------------------------------------

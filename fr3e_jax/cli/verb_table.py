@@ -46,6 +46,10 @@ VERBS = {
         "verbs.analyse",
         "Analyse stored runs as the papers do: pass@k, maj@k, entropy, and FR3E's figures.",
     ),
+    "intervene": (
+        "studies.laboratory.intervene",
+        "Replace tokens of responses by their likeliest alternatives, and see how often the answers stay right.",
+    ),
     "export": ("verbs.export", "Write a run's weights as a Hugging Face directory that transformers and vLLM load."),
     "compare": (
         "verbs.compare",

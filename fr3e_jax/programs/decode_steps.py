@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fr3e_jax.objectives.entropy import token_entropy, update_magnitude
+from fr3e_jax.objectives.entropy import branching_factor, token_entropy, update_magnitude
 from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.decode_attention import OwnCache, RingSpan
 from fr3e_jax.policy.network import Decoder, MeshLayout, Params, bind
@@ -63,23 +63,34 @@ def prefill(
     return trunks if recorded else trunks._replace(routes=None)
 
 
-class TokenScores(NamedTuple):
-    """Log-probs and entropies (nats) of tokens under the policy, both ``[T]``."""
+class Alternatives(NamedTuple):
+    """Tokens under the policy, and what it could have chosen in their place; all ``[T]``."""
 
-    logprobs: jax.Array
-    entropies: jax.Array
+    token_ids: jax.Array  # the likeliest other token (Deng et al. 2025, eq. 5)
+    logprobs: jax.Array  # its log-prob
+    candidates: jax.Array  # tokens within the top 95 % of the mass (Deng et al. 2025, 2.2)
+    own_logprobs: jax.Array  # of the tokens themselves
+    entropies: jax.Array  # nats
 
 
-def score_tokens(
+def alternatives(
     graphdef: nnx.GraphDef, params: Params, trunks: Trunks, rows: jax.Array, positions: jax.Array, token_ids: jax.Array
-) -> TokenScores:
-    """The scores of ``token_ids [T]``, which stand at ``positions [T]`` (at least 1) of trunks.
+) -> Alternatives:
+    """``token_ids [T]``, which stand at ``positions [T]`` (at least 1) of trunks, and the likeliest other tokens.
 
     ``rows [T]``: the trunk of each token.
     """
     logits = bind(graphdef, params).logits(trunks.hidden[rows, positions - 1]).astype(jnp.float32)
-    logprobs = jnp.take_along_axis(jax.nn.log_softmax(logits), token_ids[:, None], axis=-1)[:, 0]
-    return TokenScores(logprobs, token_entropy(logits))
+    logprobs = jax.nn.log_softmax(logits)
+    others = jnp.where(jax.nn.one_hot(token_ids, logits.shape[-1], dtype=bool), -jnp.inf, logprobs)
+    best = jnp.argmax(others, axis=-1)
+
+    def of(ids):
+        return jnp.take_along_axis(logprobs, ids[:, None], axis=-1)[:, 0]
+
+    return Alternatives(
+        best.astype(jnp.int32), of(best), branching_factor(logits), of(token_ids), token_entropy(logits)
+    )
 
 
 class Likeliest(NamedTuple):

@@ -22,7 +22,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs import decode_steps, decoder_state
 from fr3e_jax.programs.context_axis import batch_axes
-from fr3e_jax.programs.decode_steps import Emitted, Interruptions, Likeliest, TokenScores
+from fr3e_jax.programs.decode_steps import Alternatives, Emitted, Interruptions, Likeliest
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, LaneSettings, cache_shape, without_caches
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import batch_shards
@@ -122,7 +122,7 @@ class DecoderPrograms:
         self._prefill = Program(
             partial(decode_steps.prefill, graphdef, layout, recorded=recorded), out_shardings=prefilled
         )
-        self._score_tokens = Program(partial(decode_steps.score_tokens, graphdef), out_shardings=self._whole)
+        self._alternatives = Program(partial(decode_steps.alternatives, graphdef), out_shardings=self._whole)
         count = min(MOST_LIKELIEST, architecture.vocab_size)
         self._likeliest = Program(partial(decode_steps.likeliest, graphdef, count=count), out_shardings=self._whole)
         self._stop = Program(decoder_state.stop_lanes, out_shardings=self._by_slot)
@@ -217,10 +217,10 @@ class DecoderPrograms:
         """Prefilled trunks without their routes, and these as a NumPy array ``[B, S, Q]``; None: none are recorded."""
         return trunks._replace(routes=None), jax.device_get(trunks.routes)
 
-    def score_tokens(
+    def alternatives(
         self, params: Params, trunks: Trunks, rows: np.ndarray, positions: np.ndarray, token_ids: np.ndarray
-    ) -> TokenScores:
-        """`decode_steps.score_tokens` as NumPy arrays, a thousand tokens at a time, so that few logits exist at once.
+    ) -> Alternatives:
+        """`decode_steps.alternatives` as NumPy arrays, a thousand tokens at a time, so that few logits exist at once.
 
         The last part is padded to a power of two, so that few sizes are compiled.
         """
@@ -230,9 +230,9 @@ class DecoderPrograms:
             count = len(rows[some])
             row, ids = (padded(np.asarray(x[some], np.int32), power_of_two(count)) for x in (rows, token_ids))
             places = padded(np.asarray(positions[some], np.int32), power_of_two(count), fill=1)
-            columns = jax.device_get(self._score_tokens(params, trunks, row, places, ids))
+            columns = jax.device_get(self._alternatives(params, trunks, row, places, ids))
             parts.append([column[:count] for column in columns])
-        return TokenScores(*map(np.concatenate, zip(*parts, strict=True)))
+        return Alternatives(*map(np.concatenate, zip(*parts, strict=True)))
 
     def likeliest(
         self, params: Params, hidden: jax.Array, rows: np.ndarray, positions: np.ndarray, token_ids: np.ndarray

@@ -43,6 +43,7 @@ from fr3e_jax.rollouts.requests import (
 )
 from fr3e_jax.rollouts.sampled_tokens import SampledTokens
 from fr3e_jax.rollouts.schedule import Schedule, SlotAssignment, filled_lanes
+from fr3e_jax.rollouts.stop_texts import NoCalls, StopTexts
 from fr3e_jax.rollouts.tool_tokens import Pauses
 
 
@@ -126,7 +127,13 @@ class _SamplingCall:
         lanes = engine.programs.round_up(slots), lanes
         self.schedule = Schedule(limits, *lanes)
         self.sampled = SampledTokens(*lanes)
-        self.pauses = None if calls is None else Pauses(calls, *lanes)
+        if calls is None and any(branch.given for branch in self.branches):
+            calls = NoCalls(StopTexts((), [b""] * params["embedding"].shape[0], engine.programs), requests)
+
+        def given_tokens(key):
+            return requests[key[0]].branches[key[1]].given
+
+        self.pauses = None if calls is None else Pauses(calls, *lanes, given_tokens)
         self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
         self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select, engine.shapes)
         self.state: DecodeState | None = None

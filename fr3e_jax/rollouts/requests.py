@@ -37,6 +37,9 @@ class Branch:
 
     Tools and stop texts need ``prefix``, the part of the response before the branch: a call or a stop text may begin in
     it, and its calls count towards the cap on calls. It is None if the branch starts the response.
+
+    A branch reads its ``given`` tokens before it samples. They count towards ``max_tokens`` and are marked in
+    `Rollout.tool_written`; a given stop token ends nothing.
     """
 
     fork: int
@@ -44,6 +47,7 @@ class Branch:
     max_tokens: int
     sampling: Sampling
     prefix: Rollout | None = None
+    given: tuple[int, ...] = ()
 
 
 @dataclass

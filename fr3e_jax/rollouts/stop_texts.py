@@ -1,4 +1,4 @@
-"""Branches without tools: stop texts may end them."""
+"""Branches without tools: stop texts may end them, and they may begin with given tokens, read as a tool's answer is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NoCalls:
     def begin(self, key: Key) -> int:
         branch = self._requests[key[0]].branches[key[1]]
         before = () if branch.prefix is None else branch.prefix.token_ids
-        state = self._calls.run(before)
+        state = self._calls.run([*before, *branch.given])
         return START if state >= self._calls.stop else state
 
     def ask(self, key: Key, token_ids: np.ndarray) -> None:

@@ -7,6 +7,7 @@ passes through the network twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ class Pauses:
     Args:
       calls: answers the calls.
       slots, lanes: numbers of the decoder's slots and of the lanes in each.
+      given: the tokens with which a branch begins.
     """
 
-    def __init__(self, calls: Calls, slots: int, lanes: int):
-        self.calls = calls
+    def __init__(self, calls: Calls, slots: int, lanes: int, given_ids: Callable[[Key], Sequence[int]]):
+        self.calls, self._given = calls, given_ids
         self._table = np.asarray(calls.table)
         self._states = np.zeros((slots, lanes), np.int32)  # of the table
         self._tool_written = np.full((slots, lanes, 0), _SAMPLE, np.int32)  # by position in the branch
@@ -40,6 +42,9 @@ class Pauses:
         """Begin the branches ``keys`` in ``lanes``, bool ``[slots, lanes]``, in row-major order."""
         self._states[lanes] = [self.calls.begin(key) for key in keys]
         self._tool_written[lanes] = _SAMPLE
+        for lane, key in zip(zip(*np.nonzero(lanes), strict=True), keys, strict=True):
+            if given_ids := self._given(key):
+                self._put(lane, 0, np.asarray(given_ids, np.int32))
 
     def resume(self, active: np.ndarray, generated: np.ndarray) -> bool:
         """Resume paused lanes whose answers are due; return whether there are any.

@@ -77,6 +77,7 @@ def test_python_reads_a_run_at_an_address(stored):
 @pytest.mark.parametrize("verb", [
     ["eval", "--json"],
     ["sample", "--prompt", "1", "--json"],
+    ["intervene", "--problems", "2", "--rollouts", "1"],
 ])  # fmt: skip
 def test_a_verb_takes_its_weights_from_an_address(stored, capsys, verb):
     assert printed(capsys, verb[0], stored.recipe, *verb[1:], "--run", stored.address)

@@ -26,7 +26,7 @@ FUNCTIONS = {
 HOST_ONLY = {"pass_at_k", "avg_at_k", "n_gram_redundancy", "whitening", "is_degenerate"}
 HOST_ONLY |= {"has_both_kinds", "balanced_group", "knapsack_rollouts"}  # NumPy
 HOST_ONLY |= {"aggregation_denominator", "token_divisors"}  # arithmetic on counts, of NumPy arrays too
-HOST_ONLY |= {"probed_depths", "crossing_depth"}  # NumPy
+HOST_ONLY |= {"intervention", "read_group", "highest", "replaceable", "probed_depths", "crossing_depth"}  # NumPy
 RNG = np.random.default_rng(0)
 BATCH, J, M, T, V = 3, 4, 5, 6, 7
 

@@ -230,16 +230,52 @@ def test_branches_of_a_promoted_trunk_are_those_of_the_same_tokens_prefilled(ses
     assert_same_rollouts(cached, fresh)
 
 
-def test_scores_of_tokens_are_those_of_a_full_forward(session, params, tiny_run):
+def test_a_branch_reads_its_given_tokens_and_goes_on_as_from_the_flattened_sequence(session, params):
+    """Greedy, so that no noise hides a difference; from one cached trunk, which keeps what it held."""
+    engine, response = engine_of(session), trunk_of(12)
+    greedy = Sampling(0.0, stop_ids=(1,))
+    given = [(5,), (9, 3), (20,)]
+    branches = [Branch(fork, (3, fork), 9, greedy, given=ids) for fork, ids in zip((4, 7, 12), given, strict=True)]
+    (trunk,) = engine.prefill(params, [response])
+    engine.take_counts()
+    kept = dataclasses.replace(trunk)
+    (row,), _ = engine.sample(params, [TrunkRequest(trunk, branches)])
+    counts = engine.take_counts()
+    assert counts.prefill_positions == 0 and counts.reused_prefix_positions == 4 + 7 + 12
+    assert counts.tool_tokens == 4 and counts.sampled_tokens == sum(len(r.token_ids) for r in row) - 4
+    for branch, ids, found in zip(branches, given, row, strict=True):
+        flat = np.concatenate([response[: branch.fork], ids]).astype(np.int32)
+        plain = Branch(len(flat), (4,), 9 - len(ids), greedy)
+        (wanted,), _ = engine.sample(params, [TrunkRequest(flat, [plain])])
+        np.testing.assert_array_equal(found.token_ids, [*ids, *wanted[0].token_ids])
+        np.testing.assert_allclose(found.logprobs[len(ids) :], wanted[0].logprobs, rtol=1e-5, atol=1e-5)
+        assert found.tool_written.tolist() == [True] * len(ids) + [False] * len(wanted[0].token_ids)
+    (fresh,), _ = engine.sample(params, [TrunkRequest(response, branches)])
+    (again,), _ = engine.sample(params, [TrunkRequest(kept, branches)])
+    assert_same_rollouts([fresh, again], [row, row])
+
+
+def test_a_given_stop_token_ends_nothing_but_the_cap_does(session, params):
+    branches = [Branch(3, (5,), cap, FREE, given=(1,)) for cap in (1, 4)]
+    branches = [dataclasses.replace(one, sampling=Sampling(1.0, stop_ids=(1,))) for one in branches]
+    (row,), _ = engine_of(session).sample(params, [TrunkRequest(trunk_of(5), branches)])
+    assert row[0].token_ids.tolist() == [1] and not row[0].finished
+    assert row[1].token_ids[0] == 1 and len(row[1].token_ids) > 1
+
+
+def test_alternatives_are_the_likeliest_other_tokens_of_a_full_forward(session, params, tiny_run):
     engine, sequences = engine_of(session), [trunk_of(9), trunk_of(6, start=11)]
     trunks = engine.prefill(params, sequences)
     rows, positions = np.array([0, 0, 1, 1, 1]), np.array([1, 8, 1, 3, 5])
     chosen = np.array([sequences[row][position] for row, position in zip(rows, positions, strict=True)])
-    found = engine.programs.score_tokens(params, trunks[0].batch, rows, positions, chosen)
+    found = engine.programs.alternatives(params, trunks[0].batch, rows, positions, chosen)
     for i, (row, position) in enumerate(zip(rows, positions, strict=True)):
-        logprobs = tiny_run.log_softmax(tiny_run.full_logits(session, params, sequences[row]))[position - 1]
-        assert found.logprobs[i] == pytest.approx(logprobs[chosen[i]], rel=1e-4)
-        assert found.entropies[i] == pytest.approx(-(np.exp(logprobs) * logprobs).sum(), rel=1e-4)
+        logits = np.asarray(tiny_run.full_logits(session, params, sequences[row]), np.float64)[position - 1]
+        shares = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+        others = np.where(np.arange(len(shares)) == chosen[i], -1.0, shares)
+        assert found.token_ids[i] == others.argmax() != chosen[i]
+        assert np.exp(found.logprobs[i]) == pytest.approx(others.max(), rel=1e-4)
+        assert found.candidates[i] == np.searchsorted(np.cumsum(np.sort(shares)[::-1]), 0.95) + 1
 
 
 def test_select_sees_each_request_once_with_all_its_rollouts(session, params, requests, expected):

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
+from typing_extensions import TypedDict
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.run_directory import atomic_file
-from fr3e_jax.studies.analysis.figure import Finding
+from fr3e_jax.stored_json import DamagedRecord, read_record
+from fr3e_jax.studies.analysis.figure import Figure, Finding, HeatMap, TextTable
+
+
+class _Typed(TypedDict):
+    type: Literal["Figure", "HeatMap", "TextTable"]
+
+
+_TYPES = {kind.__name__: kind for kind in (Figure, HeatMap, TextTable)}
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
@@ -25,6 +34,23 @@ def finding_content(finding: Finding) -> bytes:
     """`finding_fields` as a JSON object; NaN becomes null."""
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps(finding_fields(finding), option=options)
+
+
+def stored_findings(folder: Path) -> Iterator[Finding]:
+    """The findings whose files lie in ``folder``, by name; none if there is no such folder.
+
+    Raises:
+      ConfigError: a file is no finding.
+    """
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = path.read_bytes()
+            kind = _TYPES[read_record(_Typed, content, str(path))["type"]]
+            yield read_record(kind, content, str(path))
+        except (OSError, DamagedRecord) as error:
+            raise ConfigError(
+                f"{path} is no finding of an analysis ({error}); delete it, or repeat the command that wrote it"
+            ) from error
 
 
 def write_findings(findings: Sequence[Finding], folder: Path) -> None:

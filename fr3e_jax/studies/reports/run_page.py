@@ -11,6 +11,7 @@ from fr3e_jax.runs.console import say
 from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.studies.analysis.catalogue import findings
 from fr3e_jax.studies.analysis.figure import Finding
+from fr3e_jax.studies.analysis.finding_content import stored_findings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.embedding import embed
 from fr3e_jax.studies.reports.page import DRAWING_SCRIPTS, assemble
@@ -42,20 +43,25 @@ def run_page(
 
     Args:
       run: the run; it may still be training.
-      figures: to show; None: the findings of all analyses for which the run has data.
+      figures: to show; None: the findings of all analyses for which the run has data, and the stored ones.
       limits: of what is read and shown.
       live: a server serves the page, which then asks it for newer steps.
 
     Raises:
       ConfigError: a file of the run is damaged.
     """
-    content = collect(run, findings(run) if figures is None else figures, limits)
+    content = collect(run, _all_findings(run) if figures is None else figures, limits)
     data = {"main": embed(content.main)}
     data |= {f"prompt-{n}": chunk for n, chunk in enumerate(content.prompt_chunks)}
     data |= {f"trunk-{n}": chunk for n, chunk in enumerate(content.trunk_chunks)}
     data |= {f"held-out-{n}": chunk for n, chunk in enumerate(content.held_out_chunks)}
     scripts = [*SCRIPTS[:-1], LIVE_SCRIPT, SCRIPTS[-1]] if live else SCRIPTS
     return assemble(f"{run.name}: report", "page/run.html", scripts=scripts, data=data, same_origin=live)
+
+
+def _all_findings(run: StoredRun) -> list[Finding]:
+    """Those of all analyses, then those that ``fr3e intervene`` stored."""
+    return findings(run) + list(stored_findings(run.directory.path / "interventions"))
 
 
 def write_report(path: str | Path, output: str | Path | None = None) -> Path:

@@ -15,8 +15,11 @@ import pytest
 from reported_runs import HOSTILE, STEPS, write_reported_run
 
 from fr3e_jax.cli import main
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.studies.analysis.catalogue import findings
+from fr3e_jax.studies.analysis.figure import Figure, Series, TextTable
+from fr3e_jax.studies.analysis.finding_content import finding_content
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports import run_page as run_page_module
 from fr3e_jax.studies.reports.embedding import asset
@@ -67,6 +70,25 @@ def test_page_shows_the_findings_of_all_analyses(hostile, monkeypatch):
     run_page(run)
     run_page(run, [])
     assert shown == [findings(run), []] and {"pass_at_k", "advantages_over_steps"} <= {one.name for one in shown[0]}
+
+
+def test_page_shows_the_findings_that_needed_the_model(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    write_reported_run(path)
+    table = TextTable(name="intervention_groups", title="Groups", columns=["tokens", "replaced"], cells=[["random", 3]])
+    series = [Series("mean", ["random"], [0.4], [0.3], [0.5])]
+    effects = Figure(name="interventions", title="Effects", kind="bars", x_label="tokens", y_label="I_t", series=series)
+    (path / "interventions").mkdir()
+    for finding in (table, effects):
+        (path / "interventions" / f"{finding.name}.json").write_bytes(finding_content(finding))
+    shown = []
+    monkeypatch.setattr(run_page_module, "collect", lambda run, found, limits: shown.extend(found) or RunData({}))
+    run_page(StoredRun.open(path))
+    assert [one.title for one in shown[-2:]] == [table.title, effects.title]
+    assert shown[-2].cells == table.cells and shown[-1].series == series
+    (path / "interventions" / "interventions.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"interventions\.json is no finding"):
+        run_page(StoredRun.open(path))
 
 
 def test_each_outcome_of_a_verdict_has_a_mark_of_its_own_word():

@@ -1,0 +1,1 @@
+"""Experiments on a stored run or a model: interventions, gradient noise, and token updates."""
