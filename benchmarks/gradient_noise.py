@@ -30,6 +30,7 @@ from fr3e_jax.configuration import Config, load_config
 from fr3e_jax.configuration.check import check
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.learning.batch_shaping import shape_mini_batch
+from fr3e_jax.learning.dispatch import finished
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import pack_mini_batch
 from fr3e_jax.learning.setup import LearningSetup
@@ -123,8 +124,8 @@ def gradient_of(setup: LearningSetup, learner: Learner, step: int, trunks: list)
     gradient = learner.programs.zero_gradients(learner.params)
     if trunks:
         packed = [pack_mini_batch(setup, learner, list(enumerate(trunks)))]
-        scored, _ = score_full_batch(setup, learner, step, trunks, packed)
-        shape_mini_batch(setup, learner, step, trunks, packed[0], scored.old)
+        scored, _ = finished(score_full_batch(setup, learner, step, trunks, packed))
+        finished(shape_mini_batch(setup, learner, step, trunks, packed[0], scored.old))
         if loss_tokens(packed[0]):
             gradient, _ = mini_batch_gradient(setup, learner, packed[0], scored)
     leaves = jax.tree.leaves(jax.device_get(learner.programs.total(gradient)))

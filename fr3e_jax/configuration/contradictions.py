@@ -129,8 +129,13 @@ RULES: Rules = {
         "{} is in an object store, and code is loaded from files; copy it here and set its path",
     ),
     "rollout_sizes_have_an_effect": (
-        lambda c: c.mesh.rollout_fsdp != 1 and c.mesh.rollout_tensor < 1,
+        lambda c: c.mesh.rollout_fsdp != 1 and c.mesh.rollout_tensor < 1 and not c.mesh.sampler_devices,
         "{mesh.rollout_fsdp} is not read with {mesh.rollout_tensor}, which gives rollouts no layout of their own; "
+        "nearest: mesh.rollout_tensor=1",
+    ),
+    "devices_that_sample_have_a_layout": (
+        lambda c: c.mesh.sampler_devices and c.mesh.rollout_tensor == 0,
+        "{mesh.rollout_tensor} gives rollouts the layout of training, and {mesh.sampler_devices} are not in it; "
         "nearest: mesh.rollout_tensor=1",
     ),
     "pass_at_k_has_k_samples": (

@@ -26,6 +26,8 @@ def differences(config: Config) -> Iterator[str]:
         yield f"rollout.param_dtype={rollout.param_dtype}"
     if _merges(config.model.lora) and read == "bfloat16":
         yield "model.lora.rollouts=merged"
+    if config.mesh.sampler_devices:
+        yield f"mesh.sampler_devices={config.mesh.sampler_devices}"
 
 
 def _merges(lora: LoraConfig) -> bool:
@@ -43,11 +45,12 @@ def correct_by_default(config: Config, origins: Container[str]) -> None:
 
 def uncorrected(config: Config) -> Iterator[str]:
     """A line about each difference that a recipe leaves uncorrected on purpose."""
+    gap = "sampler_ratio/carried" if config.mesh.sampler_devices else "logprob_gap/mean"
     if not config.loss.importance_cap and "mismatch_mask" not in config.shaping.steps:
         for setting in differences(config):
             yield (
                 f"{setting}: rollouts are sampled from other numbers than those that train, and loss.importance_cap=0 "
-                f"does not correct for it; logprob_gap/mean tells how far they are apart (usual: {USUAL_CAP:g})"
+                f"does not correct for it; {gap} tells how far they are apart (usual: {USUAL_CAP:g})"
             )
 
 

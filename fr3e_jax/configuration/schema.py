@@ -482,6 +482,12 @@ class MeshConfig:
     rollout_fsdp: int = option(
         1, "fsdp shards of that copy, gathered at every decode step; the devices hold as many copies as they can", ge=1
     )
+    sampler_devices: int = option(
+        0,
+        "devices that only sample: the next batch, with the weights before, while the others train; 0: all do both, in "
+        "turns (one process; docs/users/on_a_gpu.md)",
+        ge=0,
+    )
 
 
 @dataclass

@@ -10,6 +10,7 @@ from fr3e_jax.configuration.options import configured_call
 from fr3e_jax.configuration.schema import Config, ShapingConfig
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS
 from fr3e_jax.learning.configured_programs import loss_settings
+from fr3e_jax.learning.dispatch import Work
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, stacked
@@ -44,7 +45,7 @@ def needs_entropies(shaping: ShapingConfig) -> bool:
 
 def shape_mini_batch(
     setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], mini_batch: MiniBatch, old: Scores
-) -> dict[str, float]:
+) -> Work[dict[str, float]]:
     """Apply the shaping steps, write their results into the packed rows, and return the steps' metrics.
 
     A step (or a loss that reads the ratio of whole responses) may read the current policy. The mini-batch is then
@@ -59,7 +60,7 @@ def shape_mini_batch(
     )
     current = old
     if reads_current and learner.updates != old.updates:
-        current = score_packed(setup, learner, learner.params, batch, [mini_batch], entropies=True)
+        current = yield from score_packed(setup, learner, learner.params, batch, [mini_batch], entropies=True)
     before = _of_members(mini_batch, old.logprobs)
     if "sequence_log_ratios" in of_sequences:
         now = _of_members(mini_batch, current.logprobs)

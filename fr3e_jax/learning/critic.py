@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from fr3e_jax.learning.dispatch import Work
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures
 from fr3e_jax.learning.learner import Critic
@@ -35,16 +36,17 @@ class CriticBatch:
         return means | {"critic/value": mean, "critic/explained_variance": explained}
 
 
-def values_of(critic: Critic, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]) -> PerToken:
+def values_of(critic: Critic, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]) -> Work[PerToken]:
     """V of the state in which each token is sampled, ``[trunk][branch] -> [T]``."""
 
     def compute(micro):
         return [critic.programs.values(critic.params, micro.batch.rows)]
 
-    return read_placed(batch, packed, compute, 1, critic.programs.fetched, everywhere=True)[0]
+    (values,) = yield from read_placed(batch, packed, compute, 1, critic.programs.fetched, everywhere=True)
+    return values
 
 
-def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) -> dict[str, float]:
+def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) -> Work[dict[str, float]]:
     """Take one optimizer step of the critic on a mini-batch: the token mean of the clipped value loss.
 
     Call it before the shaping steps: they select tokens for the policy only. Returns the loss and the gradient norm.
@@ -64,6 +66,7 @@ def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) ->
     critic.params, critic.optimizer_state, norm = critic.programs.apply(
         critic.params, critic.optimizer_state, gradients
     )
+    yield norm, losses
     norm, losses = jax.device_get((norm, losses))
     figures = {"loss": float(sum(losses)), "gradient_norm": float(norm)}
     check_figures("the critic", figures)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fr3e_jax.learning.dispatch import Work
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import MicroBatch, counted_tokens, pack
@@ -166,7 +167,7 @@ def read_placed(
     *,
     everywhere: bool,
     into: str = "",
-) -> list[PerToken]:
+) -> Work[list[PerToken]]:
     """Per-token values from the ``count`` arrays ``[B, N, T]`` that ``compute`` returns for each micro-batch.
 
     The first array is fetched after all computations are dispatched, so that the device never waits in between.
@@ -179,6 +180,7 @@ def read_placed(
     running = [(mini_batch, micro, compute(micro)) for mini_batch, micro in pairs]
     values_by_branch: list[PerToken] = [[[None] * len(trunk.branches) for trunk in batch] for _ in range(count)]
     for mini_batch, micro, on_device in running:
+        yield on_device
         arrays = fetch(on_device, everywhere=everywhere)
         if into:
             micro.batch = micro.batch._replace(**{into: arrays[0]})

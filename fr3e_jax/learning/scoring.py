@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fr3e_jax.configuration.schema import LossConfig
+from fr3e_jax.learning.dispatch import Work
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, read_placed, trained_values
@@ -38,7 +39,7 @@ def score_packed(
     into: str = "",
     entropies: bool = False,
     everywhere: bool = True,
-) -> Scores:
+) -> Work[Scores]:
     """Log-probs, and with ``entropies`` also entropies, of the batch's tokens in ``packed`` under ``params``.
 
     Args:
@@ -55,7 +56,8 @@ def score_packed(
         return scores if entropies else scores[:1]
 
     fetch = learner.programs.fetched
-    logprobs, *others = read_placed(batch, packed, score, 1 + entropies, fetch, everywhere=everywhere, into=into)
+    scored = read_placed(batch, packed, score, 1 + entropies, fetch, everywhere=everywhere, into=into)
+    logprobs, *others = yield from scored
     return Scores(logprobs, others[0] if others else None, learner.updates)
 
 

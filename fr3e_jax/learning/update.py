@@ -14,6 +14,7 @@ import optax
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.batch_shaping import needs_entropies, reads_scores, shape_mini_batch
 from fr3e_jax.learning.critic import CriticBatch, update_critic, values_of
+from fr3e_jax.learning.dispatch import Work, finished
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures, check_scores
 from fr3e_jax.learning.learner import Learner
@@ -72,14 +73,22 @@ def update_policy(
     Raises:
       NonFiniteUpdate: a score, a loss or a gradient norm is NaN or infinite; the weights must not be saved.
     """
+    return finished(dispatch_update(setup, learner, step, batch, ledger))
+
+
+def dispatch_update(
+    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], ledger: TokenLedger
+) -> Work[dict[str, float]]:
+    """`update_policy` as work that one thread dispatches beside other work."""
     with ledger.stage("score"):
         packed = Packing(setup, learner, step, 0, batch)
-        scored, estimates = score_full_batch(setup, learner, step, batch, packed)
+        scored, estimates = yield from score_full_batch(setup, learner, step, batch, packed)
     with ledger.stage("update"):
-        sums, critic_sums = _train(setup, learner, step, batch, packed, scored, ledger)
+        sums, critic_sums = yield from _train(setup, learner, step, batch, packed, scored, ledger)
     old = counted_here(packed, learner.programs.counted_rows, scored.old.logprobs)
     metrics = gap_metrics(setup.config.loss, batch, old, step, setup.gather) | estimates
     if (change := learner.programs.relative_change(learner.params)) is not None:
+        yield change
         metrics["lora/relative_change"] = float(change)
     if scored.critic is not None:
         warming_up = _warms_up(setup, learner, step)
@@ -97,7 +106,7 @@ def _last_rate(setup: LearningSetup, learner: Learner) -> float:
 
 def score_full_batch(
     setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]
-) -> tuple[Scored, dict[str, float]]:
+) -> Work[tuple[Scored, dict[str, float]]]:
     """Score the batch by policy, reference, teacher and critic; replace advantages that depend on it, in place.
 
     The first mini-batch trains at the weights that scoring would use. Where nothing reads its log-probs earlier, the
@@ -110,13 +119,15 @@ def score_full_batch(
     everywhere, selects = reads_all_scores(config), selects_tokens(config.teacher)
     entropies = needs_entropies(config.shaping) or selects
     options = {"into": "old_logprobs", "entropies": entropies, "everywhere": everywhere}
-    old = score_packed(setup, learner, learner.params, batch, rest, **options)
+    old = yield from score_packed(setup, learner, learner.params, batch, rest, **options)
     reference = teacher = critic = advantages = None
     if learner.reference is not None:
-        reference = score_packed(setup, learner, learner.reference, batch, packed, everywhere=everywhere).logprobs
+        scored_by_reference = score_packed(setup, learner, learner.reference, batch, packed, everywhere=everywhere)
+        reference = (yield from scored_by_reference).logprobs
     if config.teacher.path and config.teacher.place == "advantage":
-        teacher = score_packed(setup, learner, None, batch, packed, everywhere=everywhere).logprobs
-    values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
+        scored_by_teacher = score_packed(setup, learner, None, batch, packed, everywhere=everywhere)
+        teacher = (yield from scored_by_teacher).logprobs
+    values = (yield from values_of(learner.critic, batch, packed)) if learner.critic is not None else None
     scores = {"the policy's log-probs": old.logprobs, "the reference's log-probs": reference}
     scores |= {"the teacher's log-probs": teacher, "the critic's values": values}
     _check_scores(setup, learner, batch, packed, scores)
@@ -178,7 +189,7 @@ def _train(
     packed: Packing,
     scored: Scored,
     ledger: TokenLedger,
-) -> tuple[Sums, list[dict[str, float]]]:
+) -> Work[tuple[Sums, list[dict[str, float]]]]:
     """The mini-batches of every epoch; each later epoch cuts and packs them in an order of its own.
 
     Returns the sums over the policy's updates, and the figures of each of the critic's.
@@ -192,10 +203,10 @@ def _train(
                 fill([mini_batch], "old_logprobs", scored.old.logprobs)
                 _write_scores(setup, [mini_batch], scored)
             if scored.critic is not None:
-                critic_sums.append(update_critic(learner.critic, mini_batch, scored.critic))
+                critic_sums.append((yield from update_critic(learner.critic, mini_batch, scored.critic)))
             if not _warms_up(setup, learner, step):
-                shaped = shape_mini_batch(setup, learner, step, batch, mini_batch, scored.old)
-                update_on_mini_batch(setup, learner, mini_batch, sums, ledger, scored)
+                shaped = yield from shape_mini_batch(setup, learner, step, batch, mini_batch, scored.old)
+                yield from update_on_mini_batch(setup, learner, mini_batch, sums, ledger, scored)
                 sums.shaping.append(shaped)
     return sums, critic_sums
 
@@ -236,7 +247,7 @@ def update_on_mini_batch(
     sums: Sums,
     ledger: TokenLedger,
     scored: Scored,
-) -> None:
+) -> Work[None]:
     """Take one optimizer step, or none if no token is left to train on.
 
     The unscored mini-batch's log-probs are added to ``scored``.
@@ -257,6 +268,7 @@ def update_on_mini_batch(
     learner.updates += 1
     ledger.loss_tokens += tokens
     sums.loss_tokens += tokens
+    yield norm, sums_of_calls
     if mini_batch is scored.unscored:
         everywhere, on_device = reads_all_scores(setup.config), [each["logprobs"] for each in sums_of_calls]
         logprobs = learner.programs.fetched(on_device, everywhere=everywhere)

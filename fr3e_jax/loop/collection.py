@@ -13,7 +13,9 @@ from typing import Any
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.data.stream import Prompt
+from fr3e_jax.learning.dispatch import Dispatched
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
+from fr3e_jax.learning.update import dispatch_update
 from fr3e_jax.loop import agreement, step_report
 from fr3e_jax.loop.expansion import Credited, PromptGroup, mean_reward
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
@@ -84,18 +86,68 @@ def collect(session: Session, state: TrainingState, display: Console) -> Batch:
       NoSignal: too many rounds in a row gave nothing to train on.
       Stopped: the run is asked to stop; ``state`` is then that of no step.
     """
+    batch = Batch(state.carried)
+    batch.trunks, surplus = sample_full_batch(session, state, display, batch)
+    _end_of_sampling(session, state, batch, [], surplus)
+    return batch
+
+
+def collect_ahead(session: Session, state: TrainingState, display: Console) -> tuple[Batch, Dispatched[dict]]:
+    """Sample the next full batch with the weights before the update, while the batch that waits trains.
+
+    The first step samples its own batch before. The trunks that wait are carried, so that a checkpoint has them.
+
+    Args: as of `collect`.
+
+    Returns:
+      The batch that trains, with all that the step sampled; and its update, which may not be finished.
+
+    Raises:
+      NoSignal: there is no batch to train on.
+      Stopped: the run is asked to stop before the update begins; it then waits for the end of the step.
+    """
+    engine, batch = session.sampler.engine, Batch(state.carried)
+    trained, batch.trunks = sample_full_batch(session, state, display, batch)
+    update = Dispatched(dispatch_update(session.learning, state.learner, state.step, trained, state.ledger))
+    stop_here, engine.stop_here = engine.stop_here, update.go_on
+    try:
+        waiting, batch.trunks = sample_full_batch(session, state, display, batch)
+    except NoSignal:  # this step is whole; the next one asks for the rest of its batch again
+        waiting, batch.trunks = batch.trunks, []
+    finally:
+        engine.stop_here = stop_here
+    _end_of_sampling(session, state, batch, waiting, batch.trunks)
+    batch.trunks = trained
+    return batch, update
+
+
+def sample_full_batch(
+    session: Session, state: TrainingState, display: Console, batch: Batch
+) -> tuple[list[TrainingTrunk], list[TrainingTrunk]]:
+    """Add rounds to ``batch`` until its trunks hold a full batch; return that, and the surplus; raises as `collect`."""
     training, stages = session.config.training, StepStages(state.step, display, state.ledger, session.processes)
-    policy, batch = rollout_weights(session, state), Batch(state.carried)
+    policy = rollout_weights(session, state)
     while (missing := training.batch_rollouts - count_rollouts(batch.trunks)) > 0:
         run_round(session, state, policy, stages, batch, missing)
         if batch.silent_rounds >= session.config.rollout.max_rounds_without_signal:
             raise NoSignal(no_signal_message(session.config, batch.groups, batch.explored, batch.silent_rounds))
-    batch.trunks, surplus = split_full_batch(batch.trunks, training.batch_rollouts)
-    stages.agree("full batch", agreement.of_batch, batch.trunks)
-    state.carried = [trunk.copy() for trunk in surplus] if training.surplus == "carry" else []
+    full, surplus = split_full_batch(batch.trunks, training.batch_rollouts)
+    stages.agree("full batch", agreement.of_batch, full)
+    return full, surplus
+
+
+def _end_of_sampling(
+    session: Session,
+    state: TrainingState,
+    batch: Batch,
+    waiting: list[TrainingTrunk],
+    surplus: list[TrainingTrunk],
+) -> None:
+    """Carry what waits to the next step, and the surplus if that is to be carried."""
+    carried = waiting + (surplus if session.config.training.surplus == "carry" else [])
+    state.carried = [trunk.copy() for trunk in carried]
     batch.metrics = _metrics(session, state, batch)
     session.sampler.weights.release()
-    return batch
 
 
 def rollout_weights(session: Session, state: TrainingState) -> Params:

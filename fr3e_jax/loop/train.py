@@ -13,7 +13,7 @@ from fr3e_jax.configuration.schema import Config, KlConfig
 from fr3e_jax.data.task import Task
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.callbacks import Callback
-from fr3e_jax.loop.collection import collect
+from fr3e_jax.loop.collection import collect, collect_ahead
 from fr3e_jax.loop.run import TrainingRun
 from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.runs.console import say
@@ -37,9 +37,15 @@ def train_steps(run: TrainingRun) -> None:
         run.opened.checkpoints.rank(state.step, state.evaluated)
     for state.step in run.steps_left():
         with run.step() as record:
-            batch = collect(run.session, state, run.console)
-            record.rollouts(batch)
-            record.metrics(update_policy(run.session.learning, state.learner, state.step, batch.trunks, state.ledger))
+            if run.config.mesh.sampler_devices:
+                batch, update = collect_ahead(run.session, state, run.console)
+                record.rollouts(batch)
+                record.metrics(update.finish())
+            else:
+                batch = collect(run.session, state, run.console)
+                record.rollouts(batch)
+                learning, learner = run.session.learning, state.learner
+                record.metrics(update_policy(learning, learner, state.step, batch.trunks, state.ledger))
             if run.config.kl.coefficient:
                 record.metrics({"kl/reset": float(reset_reference(run.config.kl, state, batch.mean_reward))})
         if run.evaluation_due():

@@ -139,7 +139,7 @@ def estimated_plan(name: str, estimator: Estimator, topology: Topology) -> Progr
         largest=_largest_arrays(estimate),
         positions=estimate.positions,
     )
-    return with_floor(plan, topology)
+    return with_floor(plan, topology, estimator.devices_of(name))
 
 
 def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) -> ProgramPlan:
@@ -179,14 +179,15 @@ def _largest_arrays(estimate: Estimate, count: int = 5) -> dict[str, int]:
     return {name: int(arrays[name]) for name in sorted(arrays, key=arrays.get, reverse=True)[:count]}
 
 
-def with_floor(plan: ProgramPlan, topology: Topology) -> ProgramPlan:
+def with_floor(plan: ProgramPlan, topology: Topology, devices: int) -> ProgramPlan:
     """The plan with its least time: the longest of computing, reading HBM and sending, each at its published peak.
 
-    All links of a chip count as busy at once, so a collective over one axis of the mesh takes longer.
+    All links of a chip count as busy at once, so a collective over one axis of the mesh takes longer. ``devices``: on
+    which the program runs.
     """
     chip = topology.chip
     times = {
-        "compute": plan.flops / topology.devices / chip.peak_flops,
+        "compute": plan.flops / devices / chip.peak_flops,
         "memory": plan.read_bytes / chip.hbm_bandwidth,
         "network": max(plan.sent_bytes / chip.link_bandwidth, plan.sent_between_slices / chip.network_bandwidth),
     }

@@ -29,6 +29,7 @@ from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.session.adapters_and_experts import lora_settings
 
+SAMPLING = ("prefill", "decode", "promote", "explore")  # programs on the mesh of rollouts
 _WIDTH = {"float32": 4, "bfloat16": 2}
 
 # How often an array's bytes pass through memory in programs that XLA compiled for an H100
@@ -110,7 +111,9 @@ class Estimator:
         self.lora = lora_settings(config.model.lora)
         self.adapters = 0 if self.lora is None else _adapter_elements(architecture, self.lora)
         self.merges = config.model.lora.rollouts == "merged"
-        self.copies = self.relaid or self.int8 or self.read != self.stored or (self.lora is not None and self.merges)
+        self.separate = config.mesh.sampler_devices > 0  # of the devices, some only sample
+        other = self.int8 or self.read != self.stored or (self.lora is not None and self.merges)
+        self.copies = self.relaid or other or self.separate
         self.slots = -(-config.rollout.trunk_slots // self.roll.batch_shards) * self.roll.batch_shards
         prompt, cap = config.data.max_prompt_tokens, config.rollout.max_response_tokens
         self.response_share = (response_tokens or cap) / cap
@@ -205,6 +208,8 @@ class Estimator:
 
     def beside_rollouts(self) -> dict[str, float]:
         """Arrays of training that stay on the devices while rollouts are sampled."""
+        if self.separate:
+            return {}
         copied = {"weights of training": self.weights(self.stored, self.train)} if self.copies else {}
         return self.beside_policy() | copied
 
@@ -487,7 +492,7 @@ class Estimator:
         merged = 16 * self.kernels / (self.roll.gathered_over * self.roll.tensor) if self.lora and self.merges else 0.0
         moved, train, roll = stored + copy + 2 * copy * self.relaid + merged, self.train, self.roll
         stays = min(1.0, roll.tensor / train.tensor) * min(1.0, roll.gathered_over / train.gathered_over)
-        sent = copy * (1 - stays)
+        sent = copy * (1 - stays * (not self.separate))
         return Estimate(arrays, self.beside_policy(), 0.0, sum(arrays.values()), sent, 0.0, moved_bytes=moved)
 
     def promote(self) -> Estimate:
@@ -502,6 +507,13 @@ class Estimator:
         sent, text = 2 * (shards - 1) / shards * gathered, f"{rows} trunks of {capacity}"
         moved = 2 * arrays["trunks"] + 2 * arrays["whole rows on every shard"]
         return Estimate(arrays, beside, 0.0, sum(arrays.values()), 0.0, sent, moved_bytes=moved, shape=text)
+
+    def devices_of(self, name: str) -> int:
+        """The number of devices on which the program of this name runs."""
+        if not self.separate:
+            return self.devices
+        sampler = self.config.mesh.sampler_devices
+        return sampler if name in SAMPLING else self.devices - sampler
 
     def of(self, name: str) -> Estimate:
         """The estimate of the program of this name in `fr3e_jax.planning.targets.PROGRAMS`."""

@@ -11,7 +11,14 @@ from fr3e_jax.configuration.schema import MeshConfig
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import build_network
-from fr3e_jax.programs.mesh import EXPERT_MESH_AXES, MESH_AXES, check_slices, rollout_shape, training_shape
+from fr3e_jax.programs.mesh import (
+    EXPERT_MESH_AXES,
+    MESH_AXES,
+    check_slices,
+    rollout_shape,
+    training_devices,
+    training_shape,
+)
 from fr3e_jax.programs.shardings import cache_sharding, kept_hidden_sharding, param_shardings
 
 
@@ -42,16 +49,20 @@ def training_sizes(mesh: MeshConfig, devices: int) -> MeshSizes:
       fr3e_jax.programs.mesh.MeshMismatch: the sizes do not multiply to ``devices``.
     """
     sizes = dict(replica=mesh.replica, fsdp=mesh.fsdp, context=mesh.context, tensor=mesh.tensor)
-    replica, fsdp, *expert, context, tensor = training_shape(devices, expert=mesh.expert, **sizes)
+    count = training_devices(devices, mesh.sampler_devices)
+    replica, fsdp, *expert, context, tensor = training_shape(count, expert=mesh.expert, **sizes)
     return MeshSizes(replica, fsdp, context, tensor, *expert)
 
 
 def rollout_sizes(mesh: MeshConfig, devices: int) -> MeshSizes:
     """The sizes of the mesh on which rollouts are decoded; raises as `training_sizes`."""
-    if mesh.rollout_tensor < 1:
+    count, tensor = mesh.sampler_devices or devices, mesh.rollout_tensor
+    if mesh.sampler_devices:
+        tensor = max(tensor, 1)
+    if tensor < 1:
         training = training_sizes(mesh, devices)
         return replace(training, fsdp=training.fsdp * training.context, context=1)
-    replica, fsdp, tensor = rollout_shape(devices, 1, fsdp=mesh.rollout_fsdp, tensor=mesh.rollout_tensor)
+    replica, fsdp, tensor = rollout_shape(count, 1, fsdp=mesh.rollout_fsdp, tensor=tensor)
     return MeshSizes(replica, fsdp, 1, tensor)
 
 
@@ -61,13 +72,14 @@ def check_meshes(mesh: MeshConfig, architecture: Architecture, topology: Topolog
     Raises:
       fr3e_jax.programs.mesh.MeshMismatch: an axis does not divide a dimension, or the slices do not divide ``replica``.
     """
+    training_devices(topology.devices, mesh.sampler_devices, processes=topology.hosts)
     training, rollouts = training_sizes(mesh, topology.devices), rollout_sizes(mesh, topology.devices)
     if topology.chip.platform == "tpu":
         check_slices(training.replica, topology.slices)
-        if mesh.rollout_tensor > 0:
+        if mesh.rollout_tensor > 0 and not mesh.sampler_devices:
             rollout_shape(topology.devices, topology.slices, fsdp=mesh.rollout_fsdp, tensor=mesh.rollout_tensor)
     _check(architecture, training, "mesh.")
-    _check(architecture, rollouts, "mesh.rollout_" if mesh.rollout_tensor > 0 else "mesh.")
+    _check(architecture, rollouts, "mesh.rollout_" if mesh.rollout_tensor > 0 or mesh.sampler_devices else "mesh.")
 
 
 @lru_cache(maxsize=1024)

@@ -11,12 +11,14 @@ from fr3e_jax.planning.compile import ProgramPlan, compiled_plan, estimated_plan
 from fr3e_jax.planning.estimate import Estimator
 from fr3e_jax.planning.mesh_sizes import MeshSizes, check_meshes, training_sizes
 from fr3e_jax.planning.step_time import (
+    PEAK,
     Amounts,
     Assumptions,
     Efficiency,
     Expected,
     Stage,
     expected,
+    expected_seconds,
     planned_steps,
     stages,
     step_amounts,
@@ -52,6 +54,7 @@ class Plan:
     expected: Expected | None = None  # of a step and of the run
     cheaper: list[Change] = field(default_factory=list)  # made together
     route_bytes: int = 0  # of the experts that are recorded for a token
+    sampler_devices: int = 0  # of the devices, those that only sample
 
     @property
     def fits(self) -> bool:
@@ -59,7 +62,8 @@ class Plan:
 
     @property
     def step_seconds(self) -> float:
-        return sum(stage.seconds for stage in self.stages)
+        """The least time of a step."""
+        return expected_seconds(self.stages, PEAK)
 
     def as_json(self) -> dict[str, Any]:
         """All fields as plain values, with the sums that the text shows."""
@@ -103,7 +107,8 @@ def make_plan(
     read = read_type(config.rollout.param_dtype, model.param_dtype, model.compute_dtype, platform)
     config = Change("rollout.param_dtype", read).applied(Change("model.attention", attention).applied(config))
     split, memory = training_sizes(config.mesh, topology.devices).gathered_over, usable_bytes(topology.chip)
-    copy = rollout_tensor(config, architecture, read, split, topology.devices, memory)
+    rollouts_on = config.mesh.sampler_devices or topology.devices
+    copy = rollout_tensor(config, architecture, read, split, rollouts_on, memory)
     config = Change("mesh.rollout_tensor", copy).applied(config)
     check_experts(config, architecture)
     assumed = assumed or Assumptions(config.rollout.max_response_tokens)
@@ -124,7 +129,7 @@ def make_plan(
     step: dict[str, Any] = {}
     if len(plans) == len(all_names):
         amounts = step_amounts(config, assumed, estimator.slots)
-        parts = stages(plans, amounts)
+        parts = stages(plans, amounts, separate=estimator.separate)
         more = dict(steps=planned_steps(config, amounts), efficiency=efficiency)
         step = dict(
             amounts=amounts,
@@ -145,6 +150,7 @@ def make_plan(
         programs=plans,
         advice={name: advise(estimator, name) for name in too_large},
         route_bytes=route_bytes(config, architecture),
+        sampler_devices=config.mesh.sampler_devices,
         **step,
     )
 

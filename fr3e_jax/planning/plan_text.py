@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fr3e_jax.planning.compile import GIB, ProgramPlan
+from fr3e_jax.planning.estimate import SAMPLING
 from fr3e_jax.planning.plan import Plan
 from fr3e_jax.planning.step_time import Expected
 
@@ -59,6 +60,11 @@ def _heading(plan: Plan) -> Iterator[str]:
     if roll != mesh:
         layout += f"; rollouts replica {roll.replica} x fsdp {roll.fsdp} x tensor {roll.tensor}"
     yield layout
+    if plan.sampler_devices:
+        yield (
+            f"{', '.join(p.name for p in plan.programs if p.name in SAMPLING)}: on {plan.sampler_devices} devices that "
+            f"only sample; the other programs: on the {plan.devices - plan.sampler_devices} that train"
+        )
     yield ""
 
 
@@ -145,6 +151,13 @@ def _step(plan: Plan) -> Iterator[str]:
     )
     total = plan.step_seconds
     yield f"  takes at least {seconds(total)}, {amount(a.sampled_tokens / total)} sampled tokens/s at most:"
+    if plan.sampler_devices:
+        sides = {stage.beside for stage in plan.stages if stage.beside}
+        times = [
+            f"{side} at least {seconds(sum(stage.seconds for stage in plan.stages if stage.beside == side))}"
+            for side in sorted(sides)
+        ]
+        yield f"  devices of their own sample the next batch meanwhile, so the longer counts: {', '.join(times)}"
     busy = f"{a.base_lanes:.0%} of base rollouts"
     busy += f", {a.explored_lanes:.0%} of rollouts from anchors" if a.explored_tokens else ""
     yield f"  a round waits for its longest response, so lanes sample in this share of their steps: {busy}"

@@ -14,6 +14,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.learning.update import reads_old_logprobs
 from fr3e_jax.planning.compile import ProgramPlan
+from fr3e_jax.planning.estimate import SAMPLING
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.workload import TrunkBranches, bases_per_prompt, even_anchors, filled_lanes, trunks_of_prompt
 
@@ -129,10 +130,14 @@ class Stage:
     calls: float
     seconds: float
     dominated_by: str
+    beside: str = ""  # sampling or training, where these run at the same time (``mesh.sampler_devices``)
 
 
-def stages(plans: Sequence[ProgramPlan], amounts: Amounts) -> list[Stage]:
-    """The stages of a training step: calls and least time, computed from the least time of one call."""
+def stages(plans: Sequence[ProgramPlan], amounts: Amounts, *, separate: bool = False) -> list[Stage]:
+    """The stages of a training step: calls and least time, computed from the least time of one call.
+
+    ``separate``: devices of their own sample.
+    """
     positions = {
         "prefill": amounts.prefill_positions,
         "decode": amounts.base_tokens / amounts.base_lanes,
@@ -143,8 +148,16 @@ def stages(plans: Sequence[ProgramPlan], amounts: Amounts) -> list[Stage]:
     }
     calls = {"reshard": 1.0, "promote": amounts.prompts, "apply": float(amounts.updates)}
     calls |= {plan.name: max(positions[plan.name] / plan.positions, 1) for plan in plans if positions.get(plan.name)}
+    sides = dict.fromkeys(SAMPLING, "sampling") | dict.fromkeys(("score", "teach", "accumulate", "apply"), "training")
+    sides = sides if separate else {}
     return [
-        Stage(plan.name, calls[plan.name], calls[plan.name] * plan.floor_seconds, plan.dominated_by)
+        Stage(
+            plan.name,
+            calls[plan.name],
+            calls[plan.name] * plan.floor_seconds,
+            plan.dominated_by,
+            sides.get(plan.name, ""),
+        )
         for plan in plans
         if plan.name in calls
     ]
@@ -169,6 +182,9 @@ class Efficiency:
         return getattr(self, limit)
 
 
+PEAK = Efficiency(1.0, 1.0, 1.0)
+
+
 @dataclass(frozen=True)
 class Expected:
     """Figures of a training step that follow from least times and assumed efficiencies."""
@@ -183,8 +199,11 @@ class Expected:
 
 
 def expected_seconds(parts: Sequence[Stage], efficiency: Efficiency | None = None) -> float:
-    """Seconds that the stages of a step are expected to take."""
-    return sum(stage.seconds / (efficiency or Efficiency()).of(stage.dominated_by) for stage in parts)
+    """Seconds that the stages of a step are expected to take: of sampling beside training, those of the longer."""
+    times = dict.fromkeys(("", "sampling", "training"), 0.0)
+    for stage in parts:
+        times[stage.beside] += stage.seconds / (efficiency or Efficiency()).of(stage.dominated_by)
+    return times[""] + max(times["sampling"], times["training"])
 
 
 def expected(

@@ -27,11 +27,11 @@ from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.context_axis import batch_axes
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
 from fr3e_jax.programs.frozen_teacher import Taught
-from fr3e_jax.programs.mesh import make_mesh, rollout_mesh
+from fr3e_jax.programs.mesh import make_mesh, separate_devices
 from fr3e_jax.programs.program import programs_of
 from fr3e_jax.programs.shardings import abstract_arrays, cache_sharding, kept_hidden_sharding, replicated
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
-from fr3e_jax.session.model import configured_architecture, decoder_programs, model_on
+from fr3e_jax.session.model import configured_architecture, decoder_programs, model_on_meshes
 from fr3e_jax.session.teacher import open_teacher
 
 PROGRAMS = ("reshard", "prefill", "decode", "promote", "explore", "score", "teach", "accumulate", "apply")
@@ -67,9 +67,9 @@ class Programs:
         """``vocab_size``: size of the tokenizer, where neither ``model.path`` nor ``model.architecture`` gives it."""
         self.config, m = config, config.mesh
         self.architecture: Architecture = configured_architecture(config, vocab_size)
-        self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context, expert=m.expert)
-        self.decoding = rollout_mesh(self.mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
-        model = model_on(self.mesh, config, self.architecture, self.decoding)
+        training, sampling = separate_devices(list(devices), m.sampler_devices)
+        self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, training, context=m.context, expert=m.expert)
+        model, self.decoding = model_on_meshes(config, self.architecture, self.mesh, sampling, m.rollout_tensor)
         model = replace(model, teacher=open_teacher(config, self.architecture, self.mesh))
         self.weights = model.weights
         self.decoder = decoder_programs(config.model, model, self.decoding, keeps_routes=True)
@@ -131,6 +131,8 @@ class Programs:
 
     def _beside_rollouts(self) -> dict[str, Any]:
         """Other arrays of a run that are on the devices while rollouts are sampled."""
+        if self.config.mesh.sampler_devices:
+            return {}
         copied = {"weights of training": self.params} if self.weights.copies else {}
         return self.beside_policy | copied
 

@@ -67,6 +67,13 @@ class Topology:
         return self.chips_per_slice * self.slices
 
     @property
+    def hosts(self) -> int:
+        """The number of hosts: of GPUs one for each slice; a TPU's has 4 chips of a 3-dimensional slice, or 8."""
+        if self.chip.platform == "gpu":
+            return self.slices
+        return self.slices * -(-self.chips_per_slice // (4 if self.chip.dimensions == 3 else 8))
+
+    @property
     def name(self) -> str:
         shape = "x".join(map(str, self.shape))
         if self.chip.platform == "gpu":

@@ -84,7 +84,7 @@ def cheaper(
         estimator = Estimator(settings, architecture, topology.devices, assumed.response_tokens, row)
         check_meshes(settings.mesh, architecture, topology)
         plans = [estimated_plan(name, estimator, topology) for name in program_names(settings, estimator)]
-        parts = stages(plans, step_amounts(settings, assumed, estimator.slots))
+        parts = stages(plans, step_amounts(settings, assumed, estimator.slots), separate=estimator.separate)
         return expected_seconds(parts, efficiency), max(plan.share for plan in plans)
 
     before, _ = step(config)

@@ -163,6 +163,52 @@ def rollout_mesh(training: Mesh, *, fsdp: int = 1, tensor: int = 0) -> Mesh:
     return training if shape == training.devices.shape else _mesh(training.devices.reshape(shape))
 
 
+def sampler_mesh(training: Mesh, devices: list, *, fsdp: int, tensor: int) -> tuple[Mesh, Mesh]:
+    """The mesh of devices that only sample, and the layout on the training devices in which its weights leave these.
+
+    Both split the weights alike where the sizes divide the training devices, so that each device sends what another
+    reads. Else the weights go by the host.
+
+    Raises:
+      MeshMismatch: see `rollout_shape`.
+    """
+    replica, fsdp, tensor = rollout_shape(len(devices), 1, fsdp=fsdp, tensor=max(tensor, 1))
+    mesh = _mesh(arranged(devices, (replica, fsdp, 1, tensor)))
+    divides = training.size % (fsdp * tensor) == 0
+    return mesh, rollout_mesh(training, fsdp=fsdp, tensor=tensor) if divides else training
+
+
+def separate_devices(devices: list, sampler: int) -> tuple[list, list]:
+    """The devices that train, and the ``sampler`` that only sample (``mesh.sampler_devices``); 0: all do both.
+
+    Those that sample come first: small programs of the host run on the first device, and would wait for an update.
+
+    Raises:
+      MeshMismatch: see `training_devices`.
+    """
+    training_devices(len(devices), sampler, processes=len({device.process_index for device in devices}))
+    return devices[sampler:], devices[:sampler]
+
+
+def training_devices(count: int, sampler: int, processes: int = 1) -> int:
+    """The number of devices that train, where ``sampler`` of ``count`` only sample.
+
+    Raises:
+      MeshMismatch: none is left to train; or the devices are of several processes.
+    """
+    if sampler and processes > 1:
+        raise MeshMismatch(
+            f"mesh.sampler_devices={sampler} is for one process with all devices, but there are {processes} processes; "
+            "set mesh.sampler_devices=0 (docs/developers/decisions.md has what several would take)"
+        )
+    if sampler >= count:
+        raise MeshMismatch(
+            f"mesh.sampler_devices={sampler} leaves none of the {count} devices to train; "
+            f"nearest: mesh.sampler_devices={count - 1}"
+        )
+    return count - sampler
+
+
 def batch_shards(mesh: Mesh) -> int:
     """Number of shards that a batch is split into; batch sizes are multiples of it. ``context`` splits no batch."""
     return math.prod(mesh.shape[axis] for axis in batch_axes(mesh))

@@ -1,8 +1,9 @@
-"""The weights that rollouts read: the trained ones, or a copy in another layout or type on the same devices.
+"""The weights that rollouts read: the trained ones, or a copy in another layout or type, or on other devices.
 
 Training splits parameters over all devices (``fsdp``). A decode step that gathered them again for every token would do
 little else. So rollouts may have a mesh of their own (`fr3e_jax.programs.mesh.rollout_mesh`) and matrices of another
-type. One compiled program makes that copy after the weights have changed.
+type. One compiled program makes that copy after the weights have changed. To devices that only sample
+(``mesh.sampler_devices``) the copy then moves as it is.
 """
 
 from __future__ import annotations
@@ -155,13 +156,18 @@ class RolloutWeights:
         *,
         base: FrozenBase | None = None,
         merges: bool = False,
+        elsewhere: Params | None = None,
     ):
-        """With ``base`` the weights are adapters on it; ``merges``: into a copy of its kernels, else beside them."""
-        self.abstract, self.shardings, self._base = _converted(abstract, dtype), target, base
+        """With ``base`` the weights are adapters on it; ``merges``: into a copy of its kernels, else beside them.
+
+        ``elsewhere``: the copy's layout on devices that only sample, to which it moves from ``target``.
+        """
+        self.abstract, self.shardings, self._base = _converted(abstract, dtype), elsewhere or target, base
         arrays = zip(*map(jax.tree.leaves, (abstract, self.abstract, source, target)), strict=True)
         differ = any(old != new or not s.is_equivalent_to(t, old.ndim) for old, new, s, t in arrays)
         self._quantises = any(leaf.dtype == jnp.int8 for leaf in jax.tree.leaves(abstract))
-        self.copies = merges or differ or self._quantises
+        self.copies = merges or differ or self._quantises or elsewhere is not None
+        self._moves = elsewhere is not None
         join = partial(merged, base.scale) if base is not None and merges else joined
         function, result = _reshard, target
         if self._quantises:
@@ -189,7 +195,7 @@ class RolloutWeights:
     def _made(self, trained: Params) -> Params:
         made = jax.block_until_ready(self.reshard(trained))
         if not self._quantises:
-            return made
+            return self._moved(made)
         copy, faults = made
         counts = np.asarray(faults)
         if counts.any():
@@ -199,7 +205,10 @@ class RolloutWeights:
                 f"infinite, most of them in {name}; expected finite weights, of which rollout.param_dtype=int8 makes "
                 "whole numbers: start from other weights, or from an earlier checkpoint"
             )
-        return copy
+        return self._moved(copy)
+
+    def _moved(self, copy: Params) -> Params:
+        return jax.block_until_ready(jax.device_put(copy, self.shardings)) if self._moves else copy
 
     def release(self) -> None:
         """Drop the copy; call before the weights are updated."""

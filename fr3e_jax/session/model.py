@@ -33,7 +33,7 @@ from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.frozen_teacher import FrozenTeacher
 from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import make_mesh, rollout_mesh
+from fr3e_jax.programs.mesh import make_mesh, rollout_mesh, sampler_mesh, separate_devices
 from fr3e_jax.programs.reshard import RolloutWeights, read_type
 from fr3e_jax.programs.shardings import abstract_arrays, param_shardings
 from fr3e_jax.programs.train_programs import TrainPrograms
@@ -193,8 +193,16 @@ class Model:
         return configured_critic_programs(config, self.architecture, self.mesh)
 
 
-def model_on(mesh: Mesh, config: Config, architecture: Architecture, decoding: Mesh | None = None) -> Model:
+def model_on(
+    mesh: Mesh,
+    config: Config,
+    architecture: Architecture,
+    decoding: Mesh | None = None,
+    sampler: Mesh | None = None,
+) -> Model:
     """The network on ``mesh``; ``decoding``: the mesh of rollouts, if it is another one.
+
+    ``sampler``: the mesh of devices that only sample, to which weights move from ``decoding``.
 
     Raises:
       MeshMismatch: a mesh does not fit the network.
@@ -219,13 +227,14 @@ def model_on(mesh: Mesh, config: Config, architecture: Architecture, decoding: M
         read = build_adapted_network(architecture, lora, **scaled) if beside else build_network(architecture, **scaled)
     decoding_graphdef, like, names = read[0], *map(joined, read[1:])
     layouts = (like, on(mesh, like, names), on(decoding or mesh, like, names), dtype)
+    elsewhere = sampler and on(sampler, like, names)
     if adapted is None:
-        weights = RolloutWeights(*layouts)
+        weights = RolloutWeights(*layouts, elsewhere=elsewhere)
         return Model(architecture, mesh, graphdef, abstract, shardings, decoding_graphdef, weights)
     adapted_graphdef, both, names = adapted
     load_base = partial(starting_weights, config.model, config.seed, architecture, abstract, shardings)
     base = FrozenBase(abstract, shardings, lora.scale, load_base)
-    weights = RolloutWeights(*layouts, base=base, merges=merges)
+    weights = RolloutWeights(*layouts, base=base, merges=merges, elsewhere=elsewhere)
     adapters = both.adapters, on(mesh, both.adapters, names.adapters)
     return Model(architecture, mesh, adapted_graphdef, *adapters, decoding_graphdef, weights, lora, base)
 
@@ -251,13 +260,14 @@ _COPY_SHARDS = (1, 2, 4, 8)
 def rollout_tensor(config: Config, a: Architecture, read: str, split: int, devices: int, memory_bytes: float) -> int:
     """The tensor shards of a copy of the weights for rollouts, ``mesh.rollout_tensor``; 0: there is no copy.
 
-    By default a copy has the fewest shards that fit, because without one each decode step gathers the weights.
+    By default a copy has the fewest shards that fit, because without one each decode step gathers the weights. On
+    devices that only sample it may take twice as much memory.
 
     Args:
       config, a: the recipe and its network.
       read: the type that rollouts read (`fr3e_jax.programs.reshard.read_type`).
       split: the shards from which training gathers each weight; with one there is nothing to gather.
-      devices: of the mesh.
+      devices: of the mesh of rollouts.
       memory_bytes: of a device; 0: not known, as on CPU.
     """
     if config.mesh.rollout_tensor >= 0:
@@ -265,8 +275,10 @@ def rollout_tensor(config: Config, a: Architecture, read: str, split: int, devic
     width = 1 if read == INT8 else jax.numpy.dtype(read or config.model.param_dtype).itemsize
     copy = a.num_parameters * width
     divided = (devices, a.num_heads, a.intermediate_size, a.vocab_size, a.num_experts)
-    fit = (n for n in _COPY_SHARDS if copy / n <= _COPY_SHARE * memory_bytes and not any(size % n for size in divided))
-    return next(fit, 0) if split > 1 else 0
+    separate = config.mesh.sampler_devices > 0
+    most = _COPY_SHARE * (1 + separate) * memory_bytes
+    fit = (n for n in _COPY_SHARDS if copy / n <= most and not any(size % n for size in divided))
+    return next(fit, 0) if split > 1 or separate else 0
 
 
 def open_model(
@@ -274,22 +286,39 @@ def open_model(
 ) -> tuple[Model, DecoderPrograms]:
     """The model that ``config`` names, and the programs that decode with it.
 
-    ``vocab_size``: number of tokens of the tokenizer; ``keeps_routes``: see `decoder_programs`; ``devices``: of the
-    mesh, None: all that jax has.
+    ``vocab_size``: number of tokens of the tokenizer; ``keeps_routes``: see `decoder_programs`, and without it all
+    devices sample, as nothing trains meanwhile; ``devices``: of the mesh, None: all that jax has.
 
     Raises:
       ValueError, OSError: see `configured_architecture`; or the mesh does not fit the devices or the network; or the
         devices do not run the attention that is asked for.
     """
     architecture = configured_architecture(config, vocab_size)
+    if not keeps_routes:
+        config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, sampler_devices=0))
     m = config.mesh
-    mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context, expert=m.expert)
+    training, sampling = separate_devices(jax.devices() if devices is None else list(devices), m.sampler_devices)
+    mesh = make_mesh(m.replica, m.fsdp, m.tensor, training, context=m.context, expert=m.expert)
     chosen_attention(config.model.attention, kernel_platform(mesh), architecture.head_dim)
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     split = mesh.size // (mesh.shape["replica"] * mesh.shape["tensor"])
     types = config.model.param_dtype, config.model.compute_dtype
     read = read_type(config.rollout.param_dtype, *types, kernel_platform(mesh))
-    tensor = rollout_tensor(config, architecture, read, split, mesh.size, memory)
-    decoding = rollout_mesh(mesh, fsdp=m.rollout_fsdp, tensor=tensor)
-    model = model_on(mesh, config, architecture, decoding)
+    tensor = rollout_tensor(config, architecture, read, split, len(sampling) or mesh.size, memory)
+    model, decoding = model_on_meshes(config, architecture, mesh, sampling, tensor)
     return model, decoder_programs(config.model, model, decoding, keeps_routes=keeps_routes)
+
+
+def model_on_meshes(
+    config: Config, architecture: Architecture, mesh: Mesh, sampling: list, tensor: int
+) -> tuple[Model, Mesh]:
+    """The model, and the mesh that its rollouts are decoded on: of the devices ``sampling``, or else those of ``mesh``.
+
+    ``tensor``: see `rollout_tensor`.
+    """
+    sizes = {"fsdp": config.mesh.rollout_fsdp, "tensor": tensor}
+    if not sampling:
+        decoding = rollout_mesh(mesh, **sizes)
+        return model_on(mesh, config, architecture, decoding), decoding
+    sampler, leaving = sampler_mesh(mesh, sampling, **sizes)
+    return model_on(mesh, config, architecture, leaving, sampler), sampler

@@ -36,6 +36,7 @@ CASES = {
         "set model.param_dtype=float32, beside which rollout.param_dtype=bfloat16 halves what rollouts read",
     ),
     "rollout_sizes_have_an_effect": ("mesh.rollout_fsdp=2", "mesh.rollout_tensor=1"),
+    "devices_that_sample_have_a_layout": ("mesh.sampler_devices=4 mesh.rollout_tensor=0", "mesh.rollout_tensor=1"),
     "pass_at_k_has_k_samples": ("evaluation.pass_at=[1,32]", "evaluation.samples=32"),
     "stores_can_be_used": (
         "runtime.run_dir=nostore://bucket/run",

@@ -11,6 +11,7 @@ from encoded_prompts import prepare
 
 from fr3e_jax.learning.batch_shaping import mini_batch_steps, shape_mini_batch
 from fr3e_jax.learning.configured_programs import configured_train_programs
+from fr3e_jax.learning.dispatch import finished
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import mini_batches, pack_mini_batch
@@ -95,9 +96,9 @@ def shaped_rows(session, programs, params, batch, tokens: int, tiny_run):
     learner = learner_of(programs, params)
     packed = [pack_mini_batch(twin.learning, learner, part) for part in mini_batches(twin.learning, STEP, 0, batch)]
     options = {"into": "old_logprobs", "entropies": True}
-    scores = score_packed(twin.learning, learner, learner.params, batch, packed, **options)
+    scores = finished(score_packed(twin.learning, learner, learner.params, batch, packed, **options))
     assert len(packed) == 1
-    metrics = shape_mini_batch(twin.learning, learner, STEP, batch, packed[0], scores)
+    metrics = finished(shape_mini_batch(twin.learning, learner, STEP, batch, packed[0], scores))
     found = {}
     for micro in packed[0].micros:
         for p in micro.spans:

@@ -13,6 +13,7 @@ from encoded_prompts import prepare
 
 from fr3e_jax.configuration.schema import LossConfig
 from fr3e_jax.learning import update
+from fr3e_jax.learning.dispatch import finished
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_scores, check_weights
 from fr3e_jax.learning.learner import Learner
@@ -87,7 +88,7 @@ def test_a_full_batch_is_the_first_trunks_that_hold_enough(batch):
 def score_trunks(setup, learner, batch):
     """Log-probs of the batch under the learner's weights, packed for this call only."""
     packed = [MiniBatch(list(range(len(batch))), batch, pack(batch, **row_options(setup, learner)))]
-    return score_packed(setup, learner, learner.params, batch, packed).logprobs
+    return finished(score_packed(setup, learner, learner.params, batch, packed)).logprobs
 
 
 def test_old_logprobs_equal_the_samplers(session, programs, params, batch):
@@ -162,7 +163,7 @@ def test_the_old_logprobs_in_the_rows_are_those_of_the_scoring_pass(session, pro
     trunks[0].step = STEP - 1
     setup, learner = session.learning, learner_of(programs, params)
     packed = [pack_mini_batch(setup, learner, part) for part in mini_batches(setup, STEP, 0, trunks)]
-    scores = score_packed(setup, learner, learner.params, trunks, packed, into="old_logprobs")
+    scores = finished(score_packed(setup, learner, learner.params, trunks, packed, into="old_logprobs"))
     assert_rows_hold(packed, scores.logprobs)
     assert gap_metrics(setup.config.loss, trunks, scores.logprobs, STEP)["logprob_gap/max"] < 1e-4
     for row, true in zip(scores.logprobs, score_trunks(setup, learner_of(programs, params), trunks), strict=True):

@@ -24,7 +24,7 @@ from fr3e_jax.programs.row_shape import RowShape
 
 SMALL = ["model.hidden_size=64", "model.num_layers=2", "model.compute_dtype=float32"]
 BIG, A7, A32 = "configs/fr3e_qwen2.5_32b.yaml", PUBLISHED["qwen2.5-7b"], PUBLISHED["qwen2.5-32b"]
-V5P, V5E, V5E64 = map(parse_topology, ("v5p:4x4x4", "v5e:4x4", "v5e:8x8"))
+V5P, V5E, V5E64, H8 = map(parse_topology, ("v5p:4x4x4", "v5e:4x4", "v5e:8x8", "h100:8"))
 
 
 def recipe(path, *settings):
@@ -141,7 +141,7 @@ def test_rejected_prompt_costs_only_base_rollouts():
     ],
 )
 def test_floor_is_the_time_of_the_slowest_resource_at_its_peak(flops, read, sent, between, seconds, by):
-    plan = with_floor(ProgramPlan("x", "", 1, 0, {}, int(flops), int(read), int(sent), int(between)), V5P)
+    plan = with_floor(ProgramPlan("x", "", 1, 0, {}, int(flops), int(read), int(sent), int(between)), V5P, V5P.devices)
     assert (plan.floor_seconds, plan.dominated_by) == (pytest.approx(seconds), by)
 
 
@@ -220,6 +220,25 @@ def test_expectation_is_the_least_time_over_the_efficiency():
     assert e.tokens_per_second_per_chip == pytest.approx(plan.amounts.sampled_tokens / took / 64)
     most = 8 * plan.parameters * (plan.amounts.sampled_tokens + plan.amounts.trained_positions)
     assert 0 < e.mfu < most / (took * 64 * V5E64.chip.peak_flops)
+
+
+def test_devices_of_their_own_sample_beside_training():
+    """A step takes the longer of the two; each side has its own memory, and its own least times."""
+    settings = "configs/fr3e_qwen2.5_7b.yaml", "training.max_steps=10"
+    together, apart = (make_plan(recipe(*settings, *own), H8, None) for own in ([], ["mesh.sampler_devices=4"]))
+    assert (apart.mesh.fsdp, apart.rollout_mesh.replica, apart.rollout_mesh.fsdp) == (4, 4, 1)
+    times = {side: sum(s.seconds for s in apart.stages if s.beside == side) for side in ("", "sampling", "training")}
+    assert apart.step_seconds == pytest.approx(times[""] + max(times["sampling"], times["training"]))
+    resident = {program.name: program.resident for program in apart.programs}
+    assert not {"optimizer state", "weights of training"} & {*resident["decode"], *resident["prefill"]}
+    assert "optimizer state" in resident["accumulate"]
+    whole, half = ({s.name: s.seconds for s in plan.stages} for plan in (together, apart))
+    assert half["accumulate"] == pytest.approx(2 * whole["accumulate"], rel=0.2), "half of the devices, all of the work"
+    text = plan_text(apart)
+    assert "on 4 devices that only sample; the other programs: on the 4 that train" in text
+    assert re.search(r"so the longer counts: sampling at least [\d.]+ \w+, training at least [\d.]+ \w+", text)
+    with pytest.raises(MeshMismatch, match="there are 2 processes"):
+        make_plan(recipe(*settings, "mesh.sampler_devices=4"), parse_topology("h100:8x2"), None)
 
 
 UNTUNED = ["rollout.prompts_per_round=8", "rollout.trunk_slots=16", "rollout.lanes_per_trunk=8"]
