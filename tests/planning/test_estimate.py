@@ -224,7 +224,7 @@ def test_expectation_is_the_least_time_over_the_efficiency():
 
 def test_devices_of_their_own_sample_beside_training():
     """A step takes the longer of the two; each side has its own memory, and its own least times."""
-    settings = "configs/fr3e_qwen2.5_7b.yaml", "training.max_steps=10"
+    settings = "configs/fr3e_lora_qwen2.5_7b.yaml", "training.max_steps=10"
     together, apart = (make_plan(recipe(*settings, *own), H8, None) for own in ([], ["mesh.sampler_devices=4"]))
     assert (apart.mesh.fsdp, apart.rollout_mesh.replica, apart.rollout_mesh.fsdp) == (4, 4, 1)
     times = {side: sum(s.seconds for s in apart.stages if s.beside == side) for side in ("", "sampling", "training")}
