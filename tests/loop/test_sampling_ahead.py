@@ -146,7 +146,7 @@ def test_methods_and_meshes_sample_ahead_and_resume(method, tmp_path, tiny_run):
 
 
 @eight
-def test_a_batch_that_does_not_come_ends_no_step(tmp_path, tiny_run, ahead, monkeypatch):
+def test_a_batch_that_does_not_come_ends_no_step(tmp_path, tiny_run, monkeypatch):
     """A step trains whole although no prompt gives a signal for the next one, which then asks again and stops."""
     from fr3e_jax.loop import collection
 
