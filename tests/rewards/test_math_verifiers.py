@@ -18,7 +18,7 @@ def grade(name, gold, response, extraction="boxed", finished=True, **extra):
 
 
 def test_every_name_makes_a_verifier():
-    expected = "math gsm8k aime minerva olympiad gaokao college_math multiple_choice code exact".split()
+    expected = "math gsm8k aime minerva olympiad gaokao college_math multiple_choice code exact judge none".split()
     assert sorted(VERIFIERS) == sorted(expected)
     for name in VERIFIERS:
         assert callable(named_verifier(name))
