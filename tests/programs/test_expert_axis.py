@@ -94,7 +94,7 @@ def gradient(network, mesh, batch):
         network.graphdef, 16, batch_shards(mesh) * layout.parts, ForwardOptions(remat="block", layout=layout)
     )
     shardings = shardings_on(network, mesh)
-    accumulate = partial(_accumulate, scorer, supervised_token_losses, None)
+    accumulate = partial(_accumulate, scorer, supervised_token_losses, None, None)
     params, zeros = (
         params_on_mesh(tree, shardings) for tree in (network.params, jax.tree.map(np.zeros_like, network.params))
     )

@@ -156,7 +156,7 @@ function axes(spec, at, width) {
     (isShown = () => true) =>
     (_plot, ticks, _axis, _space, step) =>
       ticks.map((tick) => (tick !== null && isShown(tick) ? number(tick, digits(tick, step)) : ''));
-  y.values = written();
+  Object.assign(y, {values: written(), space: 20});
   x.values = written((tick) => !isWhole || Number.isInteger(tick));
   // Of the ticks of a logarithmic axis, 1, 2 and 5 of each power of ten have their numbers.
   const isRound = (tick) => !spec.xLog || '125'.includes(tick.toExponential()[0]);
