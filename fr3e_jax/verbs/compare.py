@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fr3e_jax.cli.arguments import number, on_this_machine, write_output
 from fr3e_jax.cli.parser import Verb
-from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.cli.tables import TableConsole, fitted
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.studies.analysis.comparison import Comparison, compare
@@ -126,7 +126,7 @@ def print_comparison(comparison: Comparison) -> None:
     if comparison.flags:
         console.print("BEFORE YOU COMPARE", style="bold yellow")
         for flag in comparison.flags:
-            console.print(f"  ! {flag.kind}: {flag.text}", style="yellow", soft_wrap=True)
+            console.print(fitted(f"  ! {flag.kind}: {flag.text}"), style="yellow", soft_wrap=True)
         console.print()
     print_tables(tables(comparison), console)
 

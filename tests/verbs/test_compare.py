@@ -41,6 +41,15 @@ def test_the_flags_stand_above_the_tables(runs, capsys):
         assert title in output
 
 
+def test_flags_break_at_words_where_the_terminal_ends(runs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    made_up_run(runs / "late", seed=2, settings=["explore.num_anchors=2"], training={1: spending(3)}, finished=False)
+    assert main(["compare", str(runs), "--baseline", "num_anchors=4"]) == 0
+    flags = capsys.readouterr().out.split("BEFORE YOU COMPARE")[1].split("Final values")[0]
+    assert max(map(len, flags.splitlines())) <= 60
+    assert "num_anchors=2 (seed 2, late) is interrupted at step 1 of 100" in " ".join(flags.split())
+
+
 def test_files_hold_the_comparison(runs, tmp_path, capsys):
     files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "markdown", "page")}
     options = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]
