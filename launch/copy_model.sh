@@ -8,13 +8,8 @@
 # A run whose bucket is mounted at /runs then takes model.path=/runs/models/7b. Files that are there already are not
 # copied again. HF_TOKEN: for models that ask for it. PYTHON: default .venv/bin/python.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
-source "$here/require.sh"
-
-help_if_asked "$@"
-DRY_RUN=false
-[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 [[ $# -eq 2 ]] || fail "expected a model and a bucket: launch/copy_model.sh MODEL gs://BUCKET/FOLDER"
 model=$1 TARGET=$2 python=${PYTHON:-$here/../.venv/bin/python}
 require_match TARGET "gs://[a-z0-9][-_.a-z0-9]*/.+" "a folder of a bucket, gs://BUCKET/FOLDER"

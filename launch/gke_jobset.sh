@@ -17,11 +17,8 @@
 # the bucket then. SECRETS: names of variables that the pods get from a secret, which --apply writes (default: those of
 # HF_TOKEN and WANDB_API_KEY that are set). SECRET: a secret of the namespace that exists, in place of that.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
-source "$here/require.sh"
-
-help_if_asked "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 apply=false
 while [[ ${1:-} == --* ]]; do
   case $1 in
@@ -31,7 +28,7 @@ while [[ ${1:-} == --* ]]; do
   esac
   shift
 done
-! ${DRY_RUN:-false} || apply=false
+! $DRY_RUN || apply=false
 [[ $# -ge 1 ]] || fail "no recipe given; usage: launch/gke_jobset.sh [--apply] RECIPE [key=value ...]"
 [[ -f $1 ]] || fail "there is no recipe $1 in $PWD"
 SLICES=${SLICES:-1} CHIPS=${CHIPS:-4} NAMESPACE=${NAMESPACE:-default} SERVICE_ACCOUNT=${SERVICE_ACCOUNT:-default}

@@ -10,13 +10,9 @@
 # devices of each process with -n (default 1). RUN_DIR/logs has the logs of all processes. On Ctrl-C or SIGTERM all
 # processes save and end.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
-source "$here/require.sh"
-
-help_if_asked "$@"
-processes=1 DRY_RUN=false
-[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
+processes=1
 while getopts ":n:" option; do
   case $option in
     n) processes=$OPTARG ;;

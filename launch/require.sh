@@ -40,16 +40,9 @@ share_programs() {
     export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$1}
 }
 
-# help_if_asked ARGUMENTS...: --help as the first argument prints the comment at the head of the script.
-help_if_asked() {
-  [[ ${1:-} == --help || ${1:-} == -h ]] || return 0
-  sed -n '2,/^[^#]/{/^#SBATCH/d;s/^# \{0,1\}//p}' "$0" | sed '/^set -euo/d'
-  exit 0
-}
-
 # run COMMAND...: run it; with DRY_RUN=true print it in place of that.
 run() {
-  if ${DRY_RUN:-false}; then
+  if $DRY_RUN; then
     printf '%q ' "$@"
     echo
   else

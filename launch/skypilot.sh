@@ -13,13 +13,8 @@
 # jobs queue` and `sky jobs logs` show the job, `sky jobs cancel` ends it. Install SkyPilot with pip install
 # "skypilot[gcp]" (or aws, lambda, runpod, ...), and log in as `sky check` says.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
-source "$here/require.sh"
-
-help_if_asked "$@"
-DRY_RUN=false
-[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 [[ $# -ge 1 ]] || fail "no recipe given; usage: launch/skypilot.sh [--dry-run] RECIPE [key=value ...]"
 recipe=$1
 name=$(basename "$recipe")

@@ -19,15 +19,12 @@
 set -euo pipefail
 # sbatch runs a copy of this file. The repository is REPOSITORY, the directory of submission, or that of this file.
 repository=${REPOSITORY:-${SLURM_SUBMIT_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}}
-[[ -f $repository/launch/require.sh ]] || {
-  echo "slurm.sh: error: REPOSITORY=$repository has no launch/require.sh; submit from the repository, or set REPOSITORY" >&2
+[[ -f $repository/launch/launcher.sh ]] || {
+  echo "slurm.sh: error: REPOSITORY=$repository has no launch/launcher.sh; submit from the repository, or set REPOSITORY" >&2
   exit 2
 }
-# shellcheck source-path=SCRIPTDIR source=require.sh
-source "$repository/launch/require.sh"
-help_if_asked "$@"
-DRY_RUN=false
-[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
+# shellcheck source-path=SCRIPTDIR source=launcher.sh
+source "$repository/launch/launcher.sh"
 $DRY_RUN || require SLURM_JOB_ID "to run under sbatch: sbatch --nodes=N --gpus-per-node=8 --ntasks-per-node=8 launch/slurm.sh"
 require RUN_DIR "the run directory, on a file system that all nodes share"
 require RECIPE "a recipe, such as configs/fr3e_qwen2.5_7b.yaml"
@@ -40,7 +37,6 @@ if [[ -n ${SLURM_GPUS_PER_NODE:-} && ${SLURM_GPUS_PER_NODE##*:} != "${SLURM_NTAS
     "process for each GPU, so set both to the same number"
 fi
 
-here=$repository/launch
 check_recipe "$RECIPE" "$@"
 share_programs "$(dirname "$RUN_DIR")/compilation_cache" "$@"
 $DRY_RUN || mkdir -p "$RUN_DIR/logs"

@@ -9,13 +9,8 @@
 # combinations: STATE (default .sweep-SWEEP) records the finished ones, and has the output of every launch. --dry-run
 # prints the combinations and starts nothing.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
-source "$here/require.sh"
-
-help_if_asked "$@"
-DRY_RUN=false
-[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 require SLICES "names of TPU VM slices, separated by spaces"
 [[ $# -ge 2 ]] || fail "expected a recipe and settings with several values: launch/sweep.sh RECIPE key=A,B ..."
 recipe=$1

@@ -18,12 +18,9 @@
 # SPOT). Without it, a preempted slice is named. SECRETS: names of variables to pass to the run (default: those of
 # HF_TOKEN and WANDB_API_KEY that are set); their values are in no command line.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
-source "$here/require.sh"
-
-help_if_asked "$@"
-stop=false DRY_RUN=false
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
+stop=false
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --stop) stop=true ;;

@@ -11,13 +11,8 @@
 # (the software of the workers; by default that of TPU_TYPE), WAIT_MINUTES (without end; the request stays in the queue),
 # POLL_SECONDS (30).
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
-source "$here/require.sh"
-
-help_if_asked "$@"
-DRY_RUN=false
-[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 action=${1:-}
 [[ $# -eq 1 && $action =~ ^(create|state|delete)$ ]] || fail "expected create, state or delete: launch/tpu_slice.sh create"
 require_match TPU_NAME "[a-z][-a-z0-9]*" "the name of a TPU VM slice"

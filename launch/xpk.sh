@@ -14,13 +14,8 @@
 # SECRETS: names of variables to pass to the run (default: those of HF_TOKEN and WANDB_API_KEY that are set). They are in
 # no command line, but readers of the workload in the cluster see them. --dry-run prints the command and calls nothing.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
-source "$here/require.sh"
-
-help_if_asked "$@"
-DRY_RUN=false
-[[ ${1:-} != --dry-run ]] || { DRY_RUN=true && shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 [[ $# -ge 1 ]] || fail "no recipe given; usage: launch/xpk.sh [--dry-run] RECIPE [key=value ...]"
 [[ -f $1 ]] || fail "there is no recipe $1 in $PWD"
 STORAGE=${STORAGE:-runs} SLICES=${SLICES:-1} MAX_RESTARTS=${MAX_RESTARTS:-10} GRACE_SECONDS=${GRACE_SECONDS:-600}

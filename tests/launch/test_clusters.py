@@ -386,7 +386,7 @@ def test_slurm_requeues_an_interrupted_run_but_not_a_failed_one(bench):
         ({"RUN_DIR": "runs/mine"}, "RUN_DIR=runs/mine does not look like an absolute path"),
         ({"RECIPE": "nowhere.yaml"}, "there is no recipe RECIPE=nowhere.yaml in"),
         ({"SLURM_GPUS_PER_NODE": "h100:8", "SLURM_NTASKS_PER_NODE": "1"}, "jax needs one process for each GPU"),
-        ({"REPOSITORY": "/nowhere"}, "REPOSITORY=/nowhere has no launch/require.sh"),
+        ({"REPOSITORY": "/nowhere"}, "REPOSITORY=/nowhere has no launch/launcher.sh"),
     ],
 )
 def test_wrong_variable_of_slurm_is_refused_before_anything_starts(bench, changes, message):
