@@ -11,7 +11,9 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.programs.train_programs import TrainPrograms
 from fr3e_jax.runs.metrics import read_metrics, without_timing
+from fr3e_jax.runs.signals import StopRequest
 from fr3e_jax.session.run_identity import HASHED_DEMONSTRATIONS
 from fr3e_jax.session.run_weights import load_run_params
 from fr3e_jax.session.session import open_session
@@ -119,6 +121,31 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(sft_run, tmp_path
     assert (path / "model" / "model.safetensors").read_bytes() == (sft_run / "model" / "model.safetensors").read_bytes()
     assert sft(tiny_run.config(**SETTINGS), path, resume=True) == 0, "a finished run may be resumed"
     assert [without_timing(record) for record in read_metrics(path / "metrics.jsonl")] == wanted
+
+
+def test_at_most_one_step_is_under_way_where_a_run_may_stop(tmp_path, tiny_run, monkeypatch):
+    dispatched, finished, under_way = [], set(), []
+    apply, check = TrainPrograms.apply, StopRequest.check
+
+    class Norm(float):
+        def block_until_ready(self):
+            finished.add(id(self))
+            return self
+
+    def counted_apply(*args):
+        *updated, norm = apply(*args)
+        dispatched.append(Norm(norm))
+        return *updated, dispatched[-1]
+
+    def counted_check(self):
+        under_way.append(len(dispatched) - len(finished))
+        check(self)
+
+    monkeypatch.setattr(TrainPrograms, "apply", counted_apply)
+    monkeypatch.setattr(StopRequest, "check", counted_check)
+    settings = SETTINGS | {"sft__steps": 5, "evaluation__start": False, "evaluation__end": False}
+    assert sft(tiny_run.config(**settings), tmp_path / "run") == 0
+    assert len(dispatched) == 5 and under_way[-5:] == [1] * 5
 
 
 def test_the_output_directory_is_the_same_model_again(sft_run, tiny_run, session):

@@ -40,6 +40,7 @@ class SupervisedRun(OngoingRun):
         if restored is not None:
             state.load_host_state(restored.host)
         super().__init__(opened, state, restored, **self.limits(session.config, state))
+        self._norm: Any = ()  # gradient norm of the last dispatched step
 
     # -- defined by each verb -----------------------------------------------------------------------------------------
 
@@ -66,6 +67,8 @@ class SupervisedRun(OngoingRun):
     def fine_tune(self, trunks: Sequence[TrainingTrunk], **packing: Any) -> Callable[[], dict[str, float]]:
         """Take one optimizer step of cross-entropy, the mean over the tokens that train.
 
+        The step before is waited for: at most one is under way on return, and a stop has to wait for no more.
+
         ``packing``: options of `pack`, at least its ``shapes``. Returns a function that waits for the step and returns
         its metrics.
         """
@@ -90,6 +93,8 @@ class SupervisedRun(OngoingRun):
             learner.params, learner.optimizer_state, norm = learner.programs.apply(
                 learner.params, learner.optimizer_state, gradients
             )
+            jax.block_until_ready(self._norm)
+            self._norm = norm
         state.ledger.loss_tokens += counted
         learner.updates += 1
         state.step, state.evaluated = learner.updates, {}
