@@ -1,11 +1,11 @@
-"""Environments shaped as Gymnasium's play through the adapter; the package's own are played where it is installed."""
+"""Environments shaped as Gymnasium's play through the adapter, and so do the package's own."""
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -14,8 +14,6 @@ from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.tools import gymnasium_environment as adapter
 from fr3e_jax.tools.environment import Episode, EpisodeFault, check_by_playing
 from fr3e_jax.tools.gymnasium_environment import GymnasiumTask
-
-needs_gymnasium = pytest.mark.skipif(importlib.util.find_spec("gymnasium") is None, reason="gymnasium is not installed")
 
 
 class Discrete(SimpleNamespace): ...
@@ -127,10 +125,7 @@ def test_a_vector_of_environments_is_refused_by_name():
         adapter.GymnasiumEnvironment(SimpleNamespace(single_action_space=Discrete(n=2)))
 
 
-@needs_gymnasium
 def test_frozen_lake_is_played_as_by_itself():
-    import gymnasium
-
     options = ["is_slippery=true", "problems=4", "actions=[left, down, right, up]"]
     task = adapter.task(DataConfig(task="gymnasium", environment="FrozenLake-v1", environment_options=options))
     problem, lake = task.problems("train")[3], gymnasium.make("FrozenLake-v1", render_mode="ansi")
@@ -143,7 +138,6 @@ def test_frozen_lake_is_played_as_by_itself():
         assert (step.reward, step.done) == (reward, terminated or truncated)
 
 
-@needs_gymnasium
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [("Absent-v1", "NameNotFound"), ("Pendulum-v1", "its actions are a Box space"), ("", "set it to the id")],
