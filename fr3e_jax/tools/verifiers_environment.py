@@ -102,18 +102,18 @@ class VerifiersEnvironment:
         """Play a turn."""
         if self._turn is None:
             return self._scored()
-        before = [*self._turn.messages, ("assistant", text)]
+        messages = self._turn.messages
         _loop().call_soon_threadsafe(self._turn.reply.set_result, text)
         asked = self._asked()
         if asked is None:
             return self._scored()
-        same = asked[: len(before) - 1] == before[:-1] and [role for role, _ in asked[len(before) - 1 :][:1]]
-        if same != ["assistant"]:
+        said, more = asked[: len(messages)], asked[len(messages) :]
+        if said != messages or not more or more[0][0] != "assistant":
             raise ValueError(
                 "the environment asks the policy with other messages than those so far and a continuation (a second "
                 "conversation, a simulated user or a rewritten history); expected one conversation that grows"
             )
-        return Step("\n".join(_as_the_user_says(message) for message in asked[len(before) :]))
+        return Step("\n".join(_as_the_user_says(message) for message in more[1:]))
 
     def close(self) -> None:
         """Cancel the environment's loop if it still runs, so that it cleans up."""
@@ -394,13 +394,16 @@ def _client_class() -> type:
     base = importlib.import_module("verifiers.clients").Client
 
     async def get_response(self: Any, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any) -> Any:
-        return await self.client.answer(prompt, tools)
+        return await self._client.answer(prompt, tools)
 
-    def absent(self: Any, *arguments: Any, **named: Any) -> Any:
-        raise NotImplementedError("the policy has no endpoint of its own")
+    def no_endpoint(self: Any, *arguments: Any, **named: Any) -> Any:
+        raise AttributeError(
+            "the policy has no endpoint; expected an environment that asks it by client.get_response(prompt, model, "
+            "sampling_args, tools)"
+        )
 
-    abstract = dict.fromkeys(getattr(base, "__abstractmethods__", ()), absent)
-    return type("PolicyClient", (base,), abstract | {"get_response": get_response})
+    methods = dict.fromkeys(base.__abstractmethods__, no_endpoint)
+    return type("PolicyClient", (base,), methods | {"get_response": get_response, "client": property(no_endpoint)})
 
 
 @functools.cache

@@ -67,6 +67,10 @@ class Echo(vf.MultiTurnEnv):
                 return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
             case "parts":
                 return [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "user", "content": "b"}]
+            case "endpoint":
+                await state["client"].client.chat.completions.create(messages=messages)
+            case "native":
+                await state["client"].get_native_response(messages, "policy", {})
             case "other":
                 return await self.another(state)
         return [{"role": "user", "content": f"heard {said}"}]
@@ -159,6 +163,8 @@ def test_an_episode_earns_what_the_package_gives_the_same_completion():
         ("its error", "raised Error: its own"),
         ("picture", "has the part {'type': 'image_url'"),
         ("other", "asks the policy with other messages"),
+        ("endpoint", "the policy has no endpoint; expected an environment that asks it by client.get_response("),
+        ("native", "the policy has no endpoint"),
     ],
 )
 def test_a_fault_of_an_environment_ends_its_episode_alone(text, fault):
