@@ -164,6 +164,11 @@ RULES: Rules = {
         ),
         "data.{} is not read by {data.task}; nearest: data.task=gymnasium or verifiers",
     ),
+    "a_named_verifier_grades_cards": (
+        lambda c: c.data.task != "datasets" and c.data.verifier and ":" not in c.data.verifier,
+        "{data.verifier} takes the place of the verifier of cards and files, which {data.task} does not read; set "
+        "FILE.py:NAME or package.module:NAME of your own, or data.verifier empty",
+    ),
     "a_part_of_one_set_is_taken": (
         lambda c: c.data.train_problems and len(c.data.train) > 1,
         "{data.train_problems} takes the first problems of one set, but data.train names several; name one, or set "

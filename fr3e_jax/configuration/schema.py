@@ -93,7 +93,9 @@ class DataConfig:
         [], "NAME=VALUE: variables of the chat template, such as enable_thinking=false or tools=FILE.json"
     )
     verifier: str = option(
-        "", "'FILE.py:NAME' / 'package.module:NAME' of your own verifier, called in a worker; empty: the task's"
+        "",
+        "'FILE.py:NAME' / 'package.module:NAME' of your own verifier, called in a worker; or a name (math, exact, ...) "
+        "in place of that of cards and files; empty: the task's",
     )
     path: str = option("", "file that a task of your own reads")
     seed: int = option(0, "seed of prompt generation and order, independent of the run's seed", ge=0)

@@ -19,6 +19,7 @@ from fr3e_jax.data.formats import FORMATS
 NAME = re.compile(r"[\w.-]+")  # of a card, which is the first part of problem ids
 RESERVED = {"dataset", "golds", "level", "subject"}  # keys of Problem.extra that the loader sets itself
 TEXTS = ("name", "title", "paper", "source", "licence", "note", "verifier")
+WITHOUT_ANSWER = ("code", "judge", "none")  # verifiers of problems that need no answer
 RULES = ("question", "answer", "solution", "level", "subject", "system", "tools")
 
 
@@ -109,9 +110,7 @@ def _split(common: dict[str, Any], body: Any, where: str, verifier: str) -> Spli
 
 
 def _rules(content: Any, where: str, verifier: str) -> dict[str, FieldRule]:
-    required = (
-        ("question",) if verifier in ("code", "judge", "none") else ("question", "answer")
-    )  # tests need no answer
+    required = ("question",) if verifier in WITHOUT_ANSWER else ("question", "answer")
     _expect_keys(content, RULES, required, where=f"{where}.fields.")
     return {name: _rule(body, f"{where}.fields.{name}") for name, body in content.items()}
 

@@ -12,19 +12,14 @@ from typing import Any
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.conversation import map_question, messages_of, question_of, without_answer
-from fr3e_jax.data.card_file import Card, SplitCard
+from fr3e_jax.data.card_file import WITHOUT_ANSWER, Card, SplitCard
 from fr3e_jax.data.fields import Unusable, lookup, parse_path
 from fr3e_jax.data.formats import NO_ROWS, Row, find_files, read_file, read_tfds
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.extraction import can_be_boxed, last_boxed
 
 EXAMPLES = 20  # rows that are looked at for a complaint
-WHOLE_RESPONSE = (
-    "code",
-    "exact",
-    "judge",
-    "none",
-)  # verifiers that read the whole response, so that any gold answer can be given
+WHOLE_RESPONSE = (*WITHOUT_ANSWER, "exact")  # verifiers that read the whole response: any gold answer can be given
 
 
 @dataclass(frozen=True)
@@ -158,6 +153,8 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, problems: dict) ->
             raise _Dropped(f"filtered_{path}")
     extra = _extra(row, card, source)
     question = _question(row, source)
+    if "answer" not in source.fields and card.verifier not in WITHOUT_ANSWER:  # of the settings, not the card's
+        raise _Dropped("empty_gold")
     golds = _read(row, source, "answer") if "answer" in source.fields else ("",)
     if card.verifier not in WHOLE_RESPONSE and not all(map(can_be_boxed, golds)):
         raise _Dropped("unreadable_gold")

@@ -8,10 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.card_file import Card, nearest
 from fr3e_jax.data.cards import load_named
 from fr3e_jax.data.dataset_split import LoadedSplit, load_split
 from fr3e_jax.data.mixture import Mixture, MixtureOrder
@@ -154,6 +155,8 @@ def _load(config: DataConfig, names: Sequence[str], default_split: str, setting:
             raise ConfigError(f"{setting}: {error}") from error
         if f"{card.name}/{split}" in [earlier.name for earlier in loaded]:
             raise ConfigError(f"{setting} names {card.name}/{split} twice; to weight it, use data.weights")
+        if config.verifier and ":" not in config.verifier:
+            card = _graded_by(card, config.verifier)
         read = load_split(card, split, config.root)
         if card.verifier == "code":
             from fr3e_jax.data.program_checks import with_usable_tests  # starts the grader's workers
@@ -161,6 +164,15 @@ def _load(config: DataConfig, names: Sequence[str], default_split: str, setting:
             read = with_usable_tests(read)
         loaded.append(read)
     return tuple(loaded)
+
+
+def _graded_by(card: Card, verifier: str) -> Card:
+    """The card with a named verifier in place of its own; raises ConfigError if there is none of this name."""
+    from fr3e_jax.rewards.named_verifiers import VERIFIERS  # imported here because reading data needs no grader
+
+    if verifier not in VERIFIERS:
+        raise ConfigError(f"data.verifier={verifier}: {nearest(verifier, VERIFIERS)}, or FILE.py:NAME of your own")
+    return replace(card, verifier=verifier)
 
 
 def _without_development(loaded: LoadedSplit, share: float) -> tuple[LoadedSplit, LoadedSplit]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.rewards.named_verifiers import VERIFIERS
 from fr3e_jax.rewards.verifier import Verifier
 from fr3e_jax.user_code import parse_reference
 from fr3e_jax.verdict import Job
@@ -57,15 +58,15 @@ def check_by_a_call(grader: Grader, problems: Sequence[Problem], spec: str) -> N
 
 
 def user_verifier(spec: str) -> Verifier | None:
-    """The verifier that ``data.verifier`` names; None for the empty string.
+    """The user's verifier that ``data.verifier`` names; None for the empty string and a name of `VERIFIERS`.
 
     Args:
       spec: ``FILE.py:NAME`` (relative to the working directory) or ``package.module:NAME``.
 
     Raises:
-      ValueError: ``spec`` has neither form. ``Grader`` finds errors inside the file.
+      ValueError: ``spec`` is neither. ``Grader`` finds errors inside the file.
       FileNotFoundError: there is no such file.
     """
-    if not spec:
+    if not spec or spec in VERIFIERS:
         return None
     return UserVerifier(str(parse_reference(spec, "data.verifier")))

@@ -120,7 +120,7 @@ MISTAKES = [
     ("train demo data.verifier=raises.py:f", "ZeroDivisionError", "expected a function (problem, response, finished)"),
     ("train demo data.verifier=syntax.py:f", "SyntaxError", "line 1"),
     ("train demo data.verifier=none.py:g", "defines no g", "none.py:g"),
-    ("train demo data.verifier=none.py", "data.verifier is 'none.py'", "expected FILE.py:NAME"),
+    ("train demo data.verifier=none.py", "data.verifier=none.py takes the place", "set FILE.py:NAME"),
     # The other verbs
     ("eval runs/demo-nothere", "no recipe runs/demo-nothere", "expected a path"),
     ("sample demo", "--prompt", "`fr3e sample --help` shows the usage"),

@@ -134,6 +134,11 @@ CASES = {
         "data.train_problems=64",
         "set data.train_problems=1024",
     ),
+    "a_named_verifier_grades_cards": (
+        "data.verifier=exact",
+        "data.verifier=mine.py:check",
+        "set FILE.py:NAME or package.module:NAME of your own",
+    ),
     "a_part_of_one_set_is_taken": (
         "data.train_problems=64 data.task=datasets data.train=[gsm8k,math_train] data.eval=[gsm8k]",
         "data.train=[gsm8k]",

@@ -47,6 +47,29 @@ def task(card, tmp_path):
     return make(tmp_path, train=["big", "small"], weights=[1, 3], eval=["held", "small"])
 
 
+def test_a_named_verifier_grades_files_and_cards(card, tmp_path):
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"question": "Close what is open: {", "answer": "}"}))
+    card("held", rows("held", 2), splits=["test"])
+    task = make(tmp_path, train=["mine.jsonl"], eval=["held"], verifier="exact")
+    verify = task.verifier()
+    for split, gold in (("train", "}"), ("test", "0")):
+        problem = task.problems(split)[0]
+        assert problem.gold == gold and verify(problem, gold, True) == 1 and verify(problem, f"{gold}.", True) == 0
+    with pytest.raises(ConfigError, match="data.verifier=exat: nearest: exact, or FILE.py:NAME of your own"):
+        make(tmp_path, train=["mine.jsonl"], eval=["held"], verifier="exat")
+
+
+def test_a_card_without_answers_is_not_graded_by_a_name_that_compares_them(card, tmp_path):
+    card("held", rows("held", 2), splits=["test"])
+    card("judged", rows("judged", 2))
+    path = tmp_path / "configs/data/judged.yaml"
+    content = yaml.safe_load(path.read_text()) | {"verifier": "judge", "fields": {"question": "q"}}
+    path.write_text(yaml.safe_dump(content))
+    assert make(tmp_path, train=["judged"], eval=["held"]).problems("train")
+    with pytest.raises(ConfigError, match="empty_gold"):
+        make(tmp_path, train=["judged"], eval=["held"], verifier="exact")
+
+
 def test_a_share_of_the_training_cards_is_kept_for_development(card, tmp_path):
     card("big", rows("big", 60), solution="a")
     card("held", rows("held", 4), splits=["test"])

@@ -246,8 +246,9 @@ def test_a_missing_file_is_named_in_the_error():
         user_verifier("nowhere/mine.py:verify")
 
 
-def test_an_empty_spec_gives_no_verifier():
-    assert user_verifier("") is None
+@pytest.mark.parametrize("spec", ["", "exact"])
+def test_a_name_of_a_table_s_verifier_is_no_user_s(spec):
+    assert user_verifier(spec) is None
 
 
 def test_a_time_out_is_logged_with_the_problem_s_id(caplog):
