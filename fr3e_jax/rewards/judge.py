@@ -44,16 +44,12 @@ class Judge:
         self._settings, self._verifier = settings, verifier
         self.template = prompt_text(settings)
         self._fields = _request_fields(settings)
-        self._key = _key(settings)
-        self._budget = settings.max_dollars / processes
         self._processes = processes
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._endpoint: Endpoint | None = None
+        self._endpoint = Endpoint(settings, _key(settings), settings.max_dollars / processes)
         self._lock = threading.Lock()
-        self._spent = 0.0  # dollars, before this process
-        self._counts: Counter[str] = Counter()  # of endpoints that are closed
-        self._taken: Counter[str] = Counter()
+        self._taken: Counter[str] = Counter()  # counts of the endpoint that were handed out
         self._results: dict[str, list[float]] = {JUDGE: []} | ({} if verifier is None else {"verifier": []})
 
     def __call__(self, problem: Problem, response: str, finished: bool) -> Future[Verdict]:
@@ -62,7 +58,7 @@ class Judge:
 
     def take_counts(self) -> dict[str, float]:
         """Calls, cached answers, retries, tokens and dollars since the last call."""
-        total = self._total()
+        total = self._endpoint.counts.copy()
         counts, self._taken = total - self._taken, total
         return counts | {"dollars": dollars(self._settings, counts)}
 
@@ -76,7 +72,7 @@ class Judge:
 
     def add_dollars(self, spent: float) -> None:
         """Count what all processes of the run had spent before; they share it equally."""
-        self._spent += spent / self._processes
+        self._endpoint.spent_before += spent / self._processes
 
     def close(self) -> None:
         """Give up the requests under way, and end the thread. Later requests start another one."""
@@ -85,23 +81,17 @@ class Judge:
         if self._loop is None:
             return
         asyncio.run_coroutine_threadsafe(_end_others(self._endpoint), self._loop).result()
-        self._counts += self._endpoint.counts
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        self._loop = self._endpoint = None
-
-    def _total(self) -> Counter[str]:
-        return self._counts + (self._endpoint.counts if self._endpoint else Counter())
+        self._loop = None
 
     def _start(self, request: Coroutine[Any, Any, Verdict]) -> Future[Verdict]:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name=JUDGE, daemon=True)
+            self._endpoint.connect()
             self._thread.start()
-            self._endpoint = Endpoint(
-                self._settings, self._key, self._budget, self._spent + dollars(self._settings, self._counts)
-            )
         return asyncio.run_coroutine_threadsafe(request, self._loop)
 
     async def _verdict(self, problem: Problem, response: str, pending: Pending | None) -> Verdict:

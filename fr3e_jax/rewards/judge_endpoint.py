@@ -42,30 +42,34 @@ def dollars(judge: JudgeConfig, counts: Mapping[str, float]) -> float:
 
 
 class Endpoint:
-    """The endpoint of a judge, for one event loop.
+    """The endpoint of a judge; `connect` comes before the first request of an event loop, and `close` after the last.
 
     Args:
       judge: its address and limits.
       key: what it knows the caller by; "": nothing is sent.
       budget: dollars that may be spent; 0: any number.
-      spent: of these, dollars that are spent already.
 
     Attributes:
       counts: calls, answers from the cache, retries and tokens since the start.
+      spent_before: dollars of the budget that were spent before the start.
     """
 
-    def __init__(self, judge: JudgeConfig, key: str = "", budget: float = 0.0, spent: float = 0.0):
-        import httpx  # only runs with a judge need it
-
-        self._judge, self._key, self._budget, self._spent = judge, key, budget, spent
+    def __init__(self, judge: JudgeConfig, key: str = "", budget: float = 0.0):
+        self._judge, self._key, self._budget = judge, key, budget
         self._cache = Path(judge.cache).expanduser()
         self._under_way: dict[str, asyncio.Task[str]] = {}
-        self._slots = asyncio.Semaphore(judge.max_concurrency)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=judge.max_concurrency)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx.AsyncClient(headers=headers, timeout=None, limits=limits)
         self._url = judge.base_url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
         self.counts: Counter[str] = Counter()
+        self.spent_before = 0.0
+
+    def connect(self) -> None:
+        """Begin requests of another event loop."""
+        import httpx  # only runs with a judge need it
+
+        self._slots = asyncio.Semaphore(self._judge.max_concurrency)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._judge.max_concurrency)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._client = httpx.AsyncClient(headers=headers, timeout=None, limits=limits)
 
     async def answer(self, body: Mapping[str, Any]) -> str:
         """The text of the answer to a request; equal requests are one call.
@@ -77,15 +81,15 @@ class Endpoint:
         content = json.dumps([self._url, body], sort_keys=True).encode("utf-8", "surrogatepass")
         key = hashlib.blake2b(content, digest_size=20).hexdigest()
         file = self._cache / key[:2] / f"{key}.json"
-        if key in self._under_way or (stored := _stored(file)) is None:
-            if key not in self._under_way:
+        if key not in self._under_way:
+            if (stored := _stored(file)) is None:
                 self._under_way[key] = asyncio.ensure_future(self._call(body, file))
                 self._under_way[key].add_done_callback(lambda _: self._under_way.pop(key))
-            else:
-                self.counts["cached"] += 1
-            return await asyncio.shield(self._under_way[key])
+                return await asyncio.shield(self._under_way[key])
+            self.counts["cached"] += 1
+            return stored
         self.counts["cached"] += 1
-        return stored
+        return await asyncio.shield(self._under_way[key])
 
     async def close(self) -> None:
         """Close the connections."""
@@ -113,7 +117,7 @@ class Endpoint:
         import httpx
 
         async with self._slots:
-            if self._budget and self._spent + dollars(self._judge, self.counts) >= self._budget:
+            if self._budget and self.spent_before + dollars(self._judge, self.counts) >= self._budget:
                 raise BudgetSpent(
                     f"the judge has cost judge.max_dollars={self._judge.max_dollars:g}; raise it and continue with "
                     "--resume: answers that are paid come from judge.cache"

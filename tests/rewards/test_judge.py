@@ -238,6 +238,7 @@ def test_a_spent_budget_stops_and_earlier_spending_counts(judged):
             verdict_of(grader, "5")
         assert verdict_of(grader, "4").right, "what is paid is still given"
         resumed = judged(endpoint.url, **prices)
+        assert verdict_of(resumed, "4").right, "asked before the run that is resumed is opened, as a first call is"
         resumed.verifier.add_dollars(0.2)
         with pytest.raises(ValueError, match="max_dollars"):
             verdict_of(resumed, "5")
