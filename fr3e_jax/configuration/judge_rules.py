@@ -50,13 +50,13 @@ def _faulty_address(judge: JudgeConfig) -> str:
 
 
 def _faulty_pattern(judge: JudgeConfig) -> str:
-    if judge.format != "text":
-        return ""
     try:
         groups = re.compile(judge.pattern).groups
     except re.error as error:
         return f"is no regular expression ({error}); set one with a group, such as 'score: (\\d+)'"
-    return "" if groups == 1 else f"has {groups} groups; expected one, which holds the score; set 'score: (\\d+)'"
+    if not judge.pattern or groups == 1:
+        return ""
+    return f"has {groups} groups; expected one, which holds the score; set 'score: (\\d+)'"
 
 
 RULES: Rules = {
@@ -76,10 +76,6 @@ RULES: Rules = {
     ),
     "words_have_scores": (lambda c: _unreadable_word(c.judge), "judge.words has {}"),
     "the_score_is_a_group": (lambda c: _faulty_pattern(c.judge), "judge.pattern {}"),
-    "a_schema_is_sent": (
-        lambda c: c.judge.schema and c.judge.format != "json_schema",
-        "{judge.schema} is not sent with {judge.format}; set judge.format=json_schema",
-    ),
     "dollars_have_prices": (
         lambda c: c.judge.max_dollars and not (c.judge.prompt_price or c.judge.completion_price),
         "{judge.max_dollars} needs prices to count dollars; set judge.prompt_price and judge.completion_price, in "

@@ -27,13 +27,10 @@ class JudgeConfig:
         "text file of the judge's prompt, with {response} in it, and {question}, {gold} or columns of the data; empty: "
         "a grading prompt that asks for a score",
     )
-    format: Literal["json_schema", "json_object", "text"] = option(
-        "json_schema", "the answer: JSON by a schema, any JSON object, or text (judge.pattern)"
-    )
-    schema: str = option("", "JSON file of the schema; empty: {reason, score} (judge.format=json_schema)")
-    field: str = option("score", "field of a JSON answer that holds the score: a number, true or false, or a word")
     pattern: str = option(
-        r"score\W*(-?\d+(?:\.\d+)?)", "regular expression whose last match has the score as its group (format=text)"
+        "",
+        r"regular expression whose last match in the answer has the score as its group, such as 'score: (-?[\d.]+)'; "
+        "empty: the answer is JSON, {reason, score} by a schema",
     )
     words: list[str] = option([], "WORD=SCORE: scores of answers that are words, such as CORRECT=10 and INCORRECT=0")
     least_score: float = option(0.0, "the score that gives reward 0")
@@ -43,11 +40,10 @@ class JudgeConfig:
     asks: Literal["all", "unread"] = option(
         "all", "responses that are judged: all, or those in which the verifier can read no answer"
     )
-    max_tokens: int = option(512, "cap on an answer of the judge", ge=1)
     request: list[str] = option(
-        [],
-        "NAME=VALUE: other fields of a request, such as reasoning_effort=low; NAME= leaves out max_tokens or "
-        "temperature, which is 0 otherwise",
+        ["max_tokens=512", "temperature=0"],
+        "NAME=VALUE: fields of a request beside its model, messages and schema; a list of your own takes the place of "
+        "both: [max_completion_tokens=2000,reasoning_effort=low]",
     )
     max_concurrency: int = option(32, "requests under way at once, of each process", ge=1)
     seconds: float = option(60.0, "time of one try by the clock", gt=0)

@@ -20,7 +20,7 @@ CODE = ("data.task", "data.verifier", "tools.kind", "environment.kind", "loss.fu
 """Settings that may name a file of the user's code."""
 FILES = ("model.path", "model.tokenizer", "teacher.path", "data.root", "data.path", "data.template")
 """Settings that name files to read, or an address in an object store."""
-TEXTS = ("judge.prompt", "judge.schema")
+TEXTS = ("judge.prompt",)
 """Settings that name local texts."""
 
 

@@ -37,7 +37,7 @@ class Judge:
       processes: that share ``judge.max_dollars``.
 
     Raises:
-      ValueError: the prompt, the schema, a field of requests or the key is missing or unreadable.
+      ValueError: the prompt, a field of requests or the key is missing or unreadable.
     """
 
     def __init__(self, settings: JudgeConfig, verifier: Grader | None = None, processes: int = 1):
@@ -128,24 +128,21 @@ async def _end_others(endpoint: Endpoint) -> None:
 
 def _request_fields(settings: JudgeConfig) -> dict[str, Any]:
     """The fields of a request but its messages."""
-    fields: dict[str, Any] = {
-        "model": settings.model,
-        "temperature": 0,
-        "max_tokens": settings.max_tokens,
-        "response_format": response_format(settings),
-    }
+    fields: dict[str, Any] = {"model": settings.model}
+    if not settings.pattern:
+        fields["response_format"] = response_format(settings)
     for entry in settings.request:
         name, equals, value = entry.partition("=")
-        if not equals or not name.isidentifier() or name in ("messages", "model", "stream", "n"):
+        if not equals or not name.isidentifier() or name in (*fields, "messages", "stream", "n"):
             raise ValueError(
-                f"judge.request has {entry!r}; expected NAME=VALUE with a field of a chat completion that is not set "
-                "otherwise, such as reasoning_effort=low"
+                f"judge.request has {entry!r}; expected NAME=VALUE with a field of a chat completion that is not there "
+                "twice or set otherwise, such as reasoning_effort=low"
             )
         try:
-            fields[name] = yaml.safe_load(value) if value else None
+            fields[name] = yaml.safe_load(value)
         except yaml.YAMLError:
             fields[name] = value
-    return {name: value for name, value in fields.items() if value is not None}
+    return fields
 
 
 def _key(settings: JudgeConfig) -> str:

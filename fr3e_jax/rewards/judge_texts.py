@@ -29,9 +29,9 @@ Reference answer (may be empty):
 {response}
 RESPONSE>>>
 
-How good is the response, from %s (useless or wrong) to %s (correct and complete)? """
-ASKS_JSON = 'Answer with JSON: {"reason": "one sentence", "score": number}'
-ASKS_TEXT = "Give one sentence of reason, then a last line with nothing but: Score: number"
+"""
+ASKS_JSON = 'Answer with JSON: {"reason": "one sentence", "score": %s}'
+ASKS_TEXT = "Give one sentence of reason, then a last line with nothing but: Score: %s"
 
 
 def prompt_text(judge: JudgeConfig) -> str:
@@ -41,9 +41,15 @@ def prompt_text(judge: JudgeConfig) -> str:
       ValueError: the file cannot be read as text, or has no {response}.
     """
     if not judge.prompt:
-        asks = ASKS_TEXT if judge.format == "text" else ASKS_JSON.replace("score", judge.field)
-        return PROMPT % (f"{judge.least_score:g}", f"{judge.most_score:g}") + asks
-    text = _read(judge.prompt, "judge.prompt")
+        asks = ASKS_TEXT if judge.pattern else ASKS_JSON
+        if judge.words:
+            return f"{PROMPT}Which word fits the response: {', '.join(_words_as_written(judge))}? {asks % 'word'}"
+        scale = f"from {judge.least_score:g} (useless or wrong) to {judge.most_score:g} (correct and complete)"
+        return f"{PROMPT}How good is the response, {scale}? {asks % 'number'}"
+    try:
+        text = Path(judge.prompt).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"judge.prompt={judge.prompt} cannot be read: {error}; expected a text file") from None
     if "{response}" not in text:
         raise ValueError(f"judge.prompt={judge.prompt} has no {{response}}, the place of what is to be judged; add it")
     return text
@@ -71,28 +77,15 @@ def filled(template: str, problem: Problem, response: str) -> str:
     return _SLOT.sub(lambda slot: str(values.get(slot[1], slot[0])), template)
 
 
-def response_format(judge: JudgeConfig) -> dict[str, Any] | None:
-    """The field ``response_format`` of a request.
-
-    Raises:
-      ValueError: the file of the schema is not JSON.
-    """
-    if judge.format == "text":
-        return None
-    if judge.format == "json_object":
-        return {"type": "json_object"}
+def response_format(judge: JudgeConfig) -> dict[str, Any]:
+    """The schema of answers, as the field ``response_format`` of a request has it."""
     score = {"type": "string", "enum": sorted(_words_as_written(judge))} if judge.words else {"type": "number"}
-    schema: Any = {
+    schema = {
         "type": "object",
-        "properties": {"reason": {"type": "string"}, judge.field: score},
-        "required": ["reason", judge.field],
+        "properties": {"reason": {"type": "string"}, "score": score},
+        "required": ["reason", "score"],
         "additionalProperties": False,
     }
-    if judge.schema:
-        try:
-            schema = json.loads(_read(judge.schema, "judge.schema"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"judge.schema={judge.schema} is not JSON: {error}") from None
     return {"type": "json_schema", "json_schema": {"name": "score", "strict": True, "schema": schema}}
 
 
@@ -102,37 +95,26 @@ def reward_of(answer: str, judge: JudgeConfig) -> float:
     Raises:
       ValueError: it has no score, or one out of range; the message completes "the judge ...".
     """
-    if judge.format == "text":
+    if judge.pattern:
         scores = re.findall(judge.pattern, answer, re.IGNORECASE)
     else:
-        scores = [found[judge.field] for found in _json_objects(answer) if judge.field in found]
+        scores = [found["score"] for found in _json_objects(answer) if "score" in found]
     shown = repr(answer if len(answer) <= _LONGEST_SHOWN else f"{answer[:_LONGEST_SHOWN]} ...")
     if not scores:
-        wanted = "match of judge.pattern" if judge.format == "text" else f"JSON object with {judge.field!r}"
+        wanted = "match of judge.pattern" if judge.pattern else "JSON object with 'score'"
         raise ValueError(f"answered {shown}, in which there is no {wanted}")
-    score = _number(scores[-1], judge)
-    if score is None or not judge.least_score <= score <= judge.most_score:
+    words, text = word_scores(judge.words), str(scores[-1]).strip()
+    try:
+        score = words[text.lower()] if text.lower() in words else float(text)
+    except ValueError:
+        score = math.nan
+    if not judge.least_score <= score <= judge.most_score:
         or_a_word = ", or a word of judge.words" if judge.words else ""
         raise ValueError(
             f"answered {shown}, whose score is {scores[-1]!r}; expected a number from {judge.least_score:g} to "
             f"{judge.most_score:g} (judge.least_score, judge.most_score){or_a_word}"
         )
     return (score - judge.least_score) / (judge.most_score - judge.least_score)
-
-
-def _number(score: Any, judge: JudgeConfig) -> float | None:
-    """The score as a number: a word by its score, true as the most; None if it is none."""
-    if isinstance(score, bool):
-        return judge.most_score if score else judge.least_score
-    if isinstance(score, str):
-        words = word_scores(judge.words)
-        if (word := score.strip().lower()) in words:
-            return words[word]
-    try:
-        number = float(score)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _words_as_written(judge: JudgeConfig) -> list[str]:
@@ -150,10 +132,3 @@ def _json_objects(text: str) -> Iterator[dict[str, Any]]:
         else:
             yield found
         start = text.find("{", end)
-
-
-def _read(path: str, setting: str) -> str:
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{setting}={path} cannot be read: {error}; expected a text file") from None

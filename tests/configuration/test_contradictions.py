@@ -250,13 +250,9 @@ CASES = {
         "set WORD=SCORE",
     ),
     "the_score_is_a_group": (
-        "judge.pattern=score judge.format=text judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.pattern=score judge.model=m judge.base_url=http://127.0.0.1:1/v1",
         "judge.pattern=(score)",
         "has 0 groups; expected one",
-    ),
-    "a_schema_is_sent": (
-        "judge.schema=s.json judge.format=text judge.model=m judge.base_url=http://127.0.0.1:1/v1",
-        "judge.format=json_schema",
     ),
     "dollars_have_prices": (
         "judge.max_dollars=5 judge.model=m judge.base_url=http://127.0.0.1:1/v1",

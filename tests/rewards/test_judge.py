@@ -27,6 +27,7 @@ from fr3e_jax.session.session import open_grader
 from fr3e_jax.verdict import Verdict
 
 PROBLEM = Problem("train/0", "What is 1+2?", "3", {"rubric": "Be exact."})
+NUMBER = r"score: (-?\d*\.?\d+)"
 TEN = completion('{"reason": "exact", "score": 10}')
 
 
@@ -62,14 +63,17 @@ def verdict_of(grader: Grader, response: str = "3", problem: Problem = PROBLEM) 
         ({}, 'Sure!\n```json\n{"reason": "a {brace}", "score": 7.5}\n```', 0.75),
         ({}, '{"score": "10"}', 1.0),
         ({}, '<think>{"score": 1}? no</think>{"score": 3}', 0.3),
-        ({}, '{"score": true}', 1.0),
-        ({"field": "verdict", "words": ["CORRECT=10", "INCORRECT=0"]}, '{"verdict": "Correct"}', 1.0),
+        ({"words": ["CORRECT=10", "INCORRECT=0"]}, '{"score": "Correct"}', 1.0),
+        ({"words": ["true=10", "false=0"]}, '{"score": true}', 1.0),
         ({"least_score": 1.0, "most_score": 5.0}, '{"score": 2}', 0.25),
         ({"least_score": -1.0, "most_score": 1.0}, '{"score": -1}', 0.0),
-        ({"format": "text"}, "It says score: 10, but is wrong.\nScore: 2", 0.2),
-        ({"format": "text"}, "**Score:** 8/10", 0.8),
-        ({"format": "text", "pattern": r"\[\[(\d+)\]\]"}, "Rating: [[9]]", 0.9),
-        ({"format": "text", "pattern": r"\b([ABC])\b", "words": ["A=10", "B=0", "C=0"]}, "The grade is A", 1.0),
+        ({"pattern": NUMBER}, "It says score: 10, but is wrong.\nScore: 2", 0.2),
+        ({"pattern": NUMBER, "least_score": -1.0, "most_score": 1.0}, "Score: -1", 0.0),
+        ({"pattern": NUMBER}, "Score: .5.", 0.05),
+        ({"pattern": r'"overall":\s*(\d+)'}, '{"style": 3, "overall": 8}', 0.8),
+        ({"pattern": r"\[\[(\d+)\]\]"}, "Rating: [[9]]", 0.9),
+        ({"pattern": r"\b([ABC])\b", "words": ["A=10", "B=0", "C=0"]}, "The grade is A", 1.0),
+        ({"pattern": r"\b(CORRECT|INCORRECT)\b", "words": ["CORRECT=10", "INCORRECT=0"]}, "INCORRECT", 0.0),
         ({}, '{"score": 11}', "whose score is 11; expected a number from 0 to 10"),
         ({}, '{"score": NaN}', "whose score is nan"),
         ({}, '{"score": [7]}', "whose score is"),
@@ -79,7 +83,8 @@ def verdict_of(grader: Grader, response: str = "3", problem: Problem = PROBLEM) 
         ({}, "", "answered '', in which"),
         ({}, '{"score": 7', "there is no JSON object"),
         ({}, "{" * 5000, "there is no JSON object"),
-        ({"format": "text"}, "I would say ten.", "there is no match of judge.pattern"),
+        ({}, '{"score": true}', "whose score is True; expected a number from 0 to 10"),
+        ({"pattern": NUMBER}, "I would say ten.", "there is no match of judge.pattern"),
         ({"words": ["yes=10", "no=0"]}, '{"score": "maybe"}', "or a word of judge.words"),
     ],
 )
@@ -109,29 +114,28 @@ def test_prompts_are_filled_in_one_pass_and_name_only_columns_that_exist(tmp_pat
     ):
         with pytest.raises(ValueError, match=complaint):
             prompt_text(config)
-    assert '"grade": number' in prompt_text(JudgeConfig(field="grade")) and "Score: number" in prompt_text(
-        JudgeConfig(format="text")
-    )
+    assert "from 0 (useless or wrong) to 10" in prompt_text(JudgeConfig())
+    assert prompt_text(JudgeConfig()).endswith('Answer with JSON: {"reason": "one sentence", "score": number}')
+    assert prompt_text(JudgeConfig(pattern=NUMBER)).endswith("Score: number")
+    words = prompt_text(JudgeConfig(words=["CORRECT=10", "INCORRECT=0"]))
+    assert "fits the response: CORRECT, INCORRECT? " in words and words.endswith('"score": word}')
 
 
-def test_requests_have_the_schema_and_the_fields_of_the_settings(judged, tmp_path, monkeypatch):
-    schema = tmp_path / "schema.json"
-    schema.write_text('{"type": "object"}')
+def test_requests_have_the_schema_and_the_fields_of_the_settings(judged, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-secret-1")
-    request = ["max_tokens=", "max_completion_tokens=99", "temperature=", "reasoning_effort=low", "seed=3"]
+    request = ["max_completion_tokens=99", "reasoning_effort=low", "chat_template_kwargs={enable_thinking: false}"]
     with judge_stand_in(lambda body, number: TEN) as endpoint:
         assert verdict_of(judged(f"{endpoint.url}/chat/completions/")) == Verdict(1.0, "right")
-        reasoning = judged(endpoint.url, schema=str(schema), request=request, key_variable="MY_KEY")
+        reasoning = judged(endpoint.url, pattern=r'"score": (\d+)', request=request, key_variable="MY_KEY")
         assert verdict_of(reasoning).right
     plain, own = endpoint.bodies
     assert plain["model"] == "m" and plain["temperature"] == 0 and plain["max_tokens"] == 512
     assert plain["response_format"]["json_schema"]["schema"]["required"] == ["reason", "score"]
     assert "What is 1+2?" in plain["messages"][0]["content"]
-    assert set(own) == {"model", "messages", "response_format", "max_completion_tokens", "reasoning_effort", "seed"}
-    assert own["response_format"]["json_schema"]["schema"] == {"type": "object"} and own["seed"] == 3
+    assert set(own) == {"model", "messages", *(field.partition("=")[0] for field in request)}
+    assert own["max_completion_tokens"] == 99 and own["chat_template_kwargs"] == {"enable_thinking": False}
     assert "authorization" not in endpoint.headers[0]
     assert endpoint.headers[1]["authorization"] == "Bearer sk-secret-1"
-    assert response_format(JudgeConfig(format="text")) is None
     words = response_format(JudgeConfig(words=["YES=10", "NO=0"]))
     assert words["json_schema"]["schema"]["properties"]["score"]["enum"] == ["NO", "YES"]
 
@@ -306,7 +310,7 @@ def test_a_bad_endpoint_is_one_line_before_training(judged, answer, complaint):
         ({"key_variable": "FR3E_NO_SUCH_KEY"}, "names an environment variable that is not set"),
         ({"request": ["temperature"]}, "expected NAME=VALUE"),
         ({"request": ["messages=[]"]}, "expected NAME=VALUE with a field"),
-        ({"schema": "missing.json"}, "judge.schema=missing.json cannot be read"),
+        ({"request": ["seed=1", "seed=2"]}, "not there twice"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused_without_a_request(settings, complaint):
