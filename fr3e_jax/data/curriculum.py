@@ -80,10 +80,10 @@ class CurriculumStream(PromptStream):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        if "drawn" not in state or len(state["taken"]) != len(self.taken):
+        if len(state["taken"]) != len(self.taken):
             raise ValueError(
-                "data.curriculum has other pools than in the checkpoint; set data.curriculum.bounds and "
-                "data.curriculum.shares as they were"
+                f"data.curriculum has {len(self.taken)} pools, and {len(state['taken'])} in the run to resume; set "
+                "data.curriculum.bounds and data.curriculum.shares as they were"
             )
         self.drawn, self.taken = list(state["drawn"]), np.array(state["taken"])
         vars(self).update({name: np.array(state[name]) for name in REMEMBERED})

@@ -71,7 +71,16 @@ class PromptStream:
         return {name: getattr(self, name) for name in SAVED}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after the prompts that were handed out when the state was taken."""
+        """Continue after the prompts that were handed out when the state was taken.
+
+        Raises:
+          ValueError: prompts were drawn in another way.
+        """
+        if state.keys() != self.state_dict().keys():
+            raise ValueError(
+                "the run to resume drew its prompts in another way, by data.curriculum or without; set "
+                "data.curriculum.shares and data.curriculum.retire_after as they were"
+            )
         vars(self).update({name: state[name] for name in SAVED})
 
     def metrics(self) -> dict[str, float]:

@@ -204,9 +204,7 @@ def return_and_explore(
     state.replay.observe(step, groups)
     if config.rollout.allocation != "uniform" or config.data.curriculum.enabled:
         state.success_rates.observe(groups)
-    for group in groups:
-        solved = bool(group.graded.any() and group.right[group.graded].all())
-        state.prompts.observe(group.position, state.success_rates.share(group.problem.id), solved)
+    state.success_rates.tell(state.prompts, groups)
     for group in groups:
         group.trunks.clear()  # no later stage reads the caches of these weights
     batch.groups += groups

@@ -113,8 +113,7 @@ class KeptBases:
         if not self.settings.size:
             return
         failures = self.settings.failures
-        groups = [group for group in groups if group.graded.any()]
-        rights = [group.right[group.graded] for group in groups]
+        rights = [group.right[group.graded] for group in groups if group.graded.any()]
         share = float(np.mean([not right.any() or (failures and right.all()) for right in rights] or self.wasted_share))
         decay = SHARE_DECAY**sampling_rounds if self.fresh_tokens else 0.0
         self.wasted_share = decay * self.wasted_share + (1 - decay) * share
@@ -200,12 +199,12 @@ class KeptBases:
             base = by_parent.get(visited.parent)
             if base is None:
                 continue
-            depths = np.array(visited.forks)
-            values = np.array(
-                [graded_mean(are_right(state) == base.right, are_graded(state)) for state in visited.outcomes]
-            )
-            if not all(are_graded(state).any() for state in visited.outcomes):
+            graded = [are_graded(state) for state in visited.outcomes]
+            if not all(state.any() for state in graded):
                 continue
+            depths = np.array(visited.forks)
+            ends = [are_right(state) == base.right for state in visited.outcomes]
+            values = np.array([graded_mean(*state) for state in zip(ends, graded, strict=True)])
             if depths[0] == 0 and values[0] >= self.settings.target:
                 self.bases.remove(base)
                 self.solved += 1

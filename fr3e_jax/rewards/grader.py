@@ -15,14 +15,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from typing import Literal
 
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.pool import Pool
 from fr3e_jax.rewards.verifier import NoVerdict, UserCodeError, Verifier, checked_verdict, unusable
 from fr3e_jax.rewards.workers import OWN, Reply, load_only
-from fr3e_jax.verdict import UNGRADED, Job, Verdict
+from fr3e_jax.verdict import UNGRADED, Job, Outcome, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -205,13 +204,13 @@ class Grader:
         self._failed(f"raised on problem {problem_id}; its reward is 0:\n{text.strip()}", shown)
         return Verdict(0.0, "error")
 
-    def _ungraded(self, problem_id: str, kind: Literal["timeout", "worker_died"]) -> Verdict:
+    def _unfinished_verdict(self, text: str, outcome: Outcome) -> Verdict:
+        """The verdict on a response of which there is none; ``text`` completes "the verifier ..."."""
         with self._lock:
             self._unfinished += 1
             shown = self._unfinished <= ERRORS_SHOWN
-        why = "was not done at its deadline (rewards.deadline_seconds)" if kind == "timeout" else "ended its worker"
-        self._failed(f"{why} on problem {problem_id}; its reward is 0", shown)
-        return Verdict(0.0, kind)
+        self._failed(text, shown)
+        return Verdict(0.0, outcome)
 
     def _failed(self, text: str, shown: bool) -> None:
         """Remember the first failure and log it if it is to be shown, with control characters made visible."""
@@ -253,7 +252,8 @@ class Grader:
                 verdict = done.result()
                 verdict = checked_verdict(verdict.reward, verdict.outcome, problem_id)
             except NoVerdict as failure:
-                verdict = self._no_verdict(problem_id, failure)
+                text = f"{failure} (problem {problem_id}, {failure.outcome})"
+                verdict = self._unfinished_verdict(text, failure.outcome)
             except CancelledError:
                 return future.set_exception(VerifierError(f"the {self.judge} was closed"))
             except (TypeError, ValueError, VerifierError, UserCodeError) as error:
@@ -264,13 +264,6 @@ class Grader:
 
         source.add_done_callback(hand_out)
         return Pending(future)
-
-    def _no_verdict(self, problem_id: str, failure: NoVerdict) -> Verdict:
-        with self._lock:
-            self._unfinished += 1
-            shown = self._unfinished <= ERRORS_SHOWN
-        self._failed(f"{failure} (problem {problem_id}, {failure.outcome})", shown)
-        return checked_verdict(0.0, failure.outcome, problem_id)
 
     def _deliver(self, job: _Waiting, reply: Reply) -> None:
         """On the pool's thread: remember the verdict, count it for each response that waits, and hand it out."""
@@ -297,7 +290,9 @@ class Grader:
         if reply.kind == "broken":
             return VerifierError(reply.text)
         if reply.kind != "verdict":
-            return self._ungraded(problem_id, reply.kind)
+            late = "was not done at its deadline (rewards.deadline_seconds)"
+            why = late if reply.kind == "timeout" else "ended its worker"
+            return self._unfinished_verdict(f"{why} on problem {problem_id}; its reward is 0", reply.kind)
         try:
             return checked_verdict(reply.reward, reply.outcome, problem_id)
         except (TypeError, ValueError) as error:

@@ -33,9 +33,9 @@ class UserCodeError(RuntimeError):
 
 
 class NoVerdict(Exception):
-    """The judge of a response failed, with this outcome of `FAULTS`; the text completes "the judge ..."."""
+    """A judge, or the verifier beside it, failed with this outcome; the text completes "the judge ..."."""
 
-    def __init__(self, outcome: str, text: str):
+    def __init__(self, outcome: Outcome, text: str):
         super().__init__(text)
         self.outcome = outcome
 

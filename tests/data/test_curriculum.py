@@ -94,8 +94,12 @@ def test_a_restart_draws_what_would_have_been_drawn(at):
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert found + play(second, 40, 3, by_third) == wanted
     assert second.metrics() == whole.metrics() and second.dropped_too_long == 4, "each is dropped once"
-    with pytest.raises(ValueError, match="other pools than in the checkpoint"):
+    with pytest.raises(ValueError, match="has 2 pools, and 3 in the run to resume"):
         stream(bounds=[0.5], shares=[1, 1]).load_state_dict(first.state_dict())
+    plain = PromptStream(PROBLEMS, 0, list, 100)
+    for one, other in ((plain, first), (first, plain)):  # positions would name other problems
+        with pytest.raises(ValueError, match="drew its prompts in another way"):
+            one.load_state_dict(other.state_dict())
 
 
 def test_too_many_problems_and_no_usable_prompt_are_lines(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,6 +64,10 @@ def test_groups_are_judged_by_what_is_graded(session, tiny_run):
     rates = SuccessRates()
     rates.observe([group])
     assert rates.counts == {"p": [1.0, 2.0]}
+    heard = []
+    prompts = SimpleNamespace(observe=lambda *values: heard.append(values))
+    rates.tell(prompts, [group, group_of([1, 0], lost=(1,)), group_of([0, 0], lost=(0, 1))])
+    assert heard == [(7, 0.5, False), (7, 0.5, True), (7, None, False)], "without a verdict no streak ends"
 
 
 def explored_of(session, rows, lost) -> Explored:
@@ -115,6 +120,7 @@ def test_kept_bases_learn_from_graded_rollouts_alone(session, tiny_run):
     kept = KeptBases(config.returns)
     kept.add(1, [group_of([0, 0, 1], lost=(0,)), group_of([0, 0], lost=(0, 1))])
     assert [base.parent for base in kept.bases] == ["1/7/2"] and kept.wasted_share == 0, "nothing is lost or wasted"
+    assert kept.fresh_tokens == (3 + 4 + 5) + (3 + 4), "tokens without a verdict are sampled tokens"
     whole, lossy = explored_of(session, [[1, 0], [0, 0]], ()), explored_of(session, [[1, 0], [0, 0]], {(1, 0), (1, 1)})
     (wanted,), (found,) = credit_visits([whole], config.advantage), credit_visits([lossy], config.advantage)
     assert found.trained == wanted.trained == [True, False]

@@ -217,7 +217,7 @@ def test_a_judge_can_be_served(url, tmp_path):
 
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("ab {question} a {response} b")
-    options = {"format": "text", "pattern": "([ab])", "words": ["a=10", "b=0"], "max_tokens": 20}
+    options = {"pattern": "([ab])", "words": ["a=10", "b=0"], "request": ["max_tokens=20", "temperature=0"]}
     judge = JudgeConfig("tiny", f"{url}/v1", prompt=str(prompt), cache=str(tmp_path / "cache"), **options)
     with Grader(Judge(judge), judge="judge") as grader:
         pending = [grader.submit(Problem("p", "a b", ""), "ab" * n, True) for n in range(6)]

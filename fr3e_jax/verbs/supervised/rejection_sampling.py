@@ -93,7 +93,8 @@ class RejectionSamplingState(Progress):
         super().load_host_state(host)
         self.iteration = host["iteration"]
         self.current = None if host["current"] is None else Iteration.from_json(host["current"])
-        self.feed.load_state_dict(host["stream"])
+        with as_config_error():
+            self.feed.load_state_dict(host["stream"])
 
 
 class RejectionSamplingRun(SupervisedRun):
