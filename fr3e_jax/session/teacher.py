@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from jax.sharding import Mesh
 
-from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.error_conversion import ConfigError, as_config_error
 from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import TextCodec
@@ -19,7 +20,7 @@ from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.int8 import with_scales
 from fr3e_jax.policy.network import Params, build_network
 from fr3e_jax.programs.frozen_teacher import FrozenTeacher
-from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.reshard import NonFiniteWeights, RolloutWeights
 from fr3e_jax.programs.shardings import param_shardings
 
 
@@ -64,12 +65,25 @@ def _teacher(config: Config, architecture: Architecture, columns: int, mesh: Mes
         return FrozenTeacher(graphdef, abstract, shardings, options, columns, load)
     graphdef, abstract, axes = build_network(architecture, completed=with_scales, **types)
     narrow = RolloutWeights(abstract, on_mesh(abstract, axes), on_mesh(abstract, axes), compute)
-    return FrozenTeacher(graphdef, narrow.abstract, narrow.shardings, options, columns, lambda: narrow.of(load()))
+    in_int8 = partial(_in_int8, narrow, load, f"teacher.path={config.teacher.path}")
+    return FrozenTeacher(graphdef, narrow.abstract, narrow.shardings, options, columns, in_int8)
 
 
 def _loaded(directory: str, architecture: Architecture, abstract: Params, shardings: Params) -> Params:
     with as_config_error():
         return load_params(directory, architecture, abstract, shardings)
+
+
+def _in_int8(narrow: RolloutWeights, load: Callable[[], Params], name: str) -> Params:
+    try:
+        params = narrow.of(load())
+    except NonFiniteWeights as error:
+        raise ConfigError(
+            f"{name} has weights that are NaN or infinite, of which teacher.param_dtype=int8 makes no whole numbers; "
+            "name a teacher with finite weights"
+        ) from error
+    narrow.release()  # it would keep an array of those that were loaded
+    return params
 
 
 def _check_loss(config: Config) -> None:
@@ -105,17 +119,16 @@ def check_tokenizers(path: str, codec: TextCodec) -> None:
 
     Raises:
       ValueError: with the first difference.
-      FileNotFoundError: the teacher has no tokenizer.
+      FileNotFoundError: there is no such teacher, or it has no tokenizer.
     """
-    name = f"teacher.path={path}"
+    name, directory = f"teacher.path={path}", model_directory(path, "teacher.path")
     try:
-        teacher = TextCodec.load(path)
+        teacher = TextCodec.load(str(directory))
     except FileNotFoundError as error:
-        if model_directory(path, "teacher.path"):
-            raise FileNotFoundError(
-                f"{name} has no tokenizer.json or tokenizer_config.json, so that nothing says that it reads the "
-                "policy's tokens; copy the files of its tokenizer there"
-            ) from error
+        raise FileNotFoundError(
+            f"{name} has no tokenizer.json or tokenizer_config.json, so that nothing says that it reads the policy's "
+            "tokens; copy the files of its tokenizer there"
+        ) from error
     ours, theirs = ({i: text for text, i in each.tokenizer.get_vocab().items()} for each in (codec, teacher))
     different = [i for i in sorted(ours.keys() | theirs.keys()) if ours.get(i) != theirs.get(i)]
     if different:

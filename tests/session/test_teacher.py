@@ -14,6 +14,7 @@ from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.config_file import read_architecture
+from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.session.session import open_session
 from fr3e_jax.session.teacher import check_tokenizers, open_teacher
@@ -107,6 +108,24 @@ def test_a_mesh_that_does_not_fit_the_teacher_is_refused(copied, session, tiny_r
     policy = dataclasses.replace(session.model.architecture, hidden_size=16)
     with pytest.raises(ValueError, match=r"teacher.path=\S+: mesh"):
         open_teacher(config, policy, make_mesh(1, 4, 1, jax.devices()[:4]))
+
+
+def test_a_teacher_in_int8_keeps_none_of_the_arrays_that_were_loaded(model, session, tiny_run):
+    config = tiny_run.config(teacher__path=str(model), teacher__param_dtype="int8")
+    teacher = open_teacher(config, session.model.architecture, one_device())
+    before = {id(array) for array in jax.live_arrays()}
+    leaves = jax.tree.leaves(teacher.params())
+    assert {id(array) for array in jax.live_arrays()} - before == {id(leaf) for leaf in leaves}
+
+
+def test_a_teacher_that_is_not_finite_has_no_int8(model, session, tiny_run, monkeypatch):
+    monkeypatch.setattr(
+        "fr3e_jax.session.teacher.load_params",
+        lambda *arguments: jax.tree.map(lambda leaf: leaf * float("nan"), load_params(*arguments)),
+    )
+    config = tiny_run.config(teacher__path=str(model), teacher__param_dtype="int8")
+    with pytest.raises(ConfigError, match="teacher.path=.* NaN or infinite.* name a teacher with finite weights"):
+        open_teacher(config, session.model.architecture, one_device()).params()
 
 
 def test_a_session_that_trains_reads_the_teacher_and_others_do_not(tiny_run, copied):
