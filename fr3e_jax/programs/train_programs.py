@@ -124,6 +124,7 @@ class RowScorer:
     options: ForwardOptions = DEFAULT_OPTIONS
     axis: str | None = None  # of replicas, over which the pass is mapped
     columns: int | None = None  # tokens of the vocabulary that are scored, the first ones; None: all
+    replays: bool = True  # routes that rows have are taken
 
     def tokens(
         self, params, rows: Rows, mask: jax.Array, *, routers: bool = False
@@ -133,6 +134,8 @@ class RowScorer:
         With ``routers`` also what these decided on the tokens, if the network has any.
         """
         layout, params = self.options.layout, joined(params)
+        if not self.replays:
+            rows = rows._replace(trunk_routes=None, branch_routes=None)
         states, sums = row_pass(self.graphdef, params, rows, self.options, mask if routers else None)
         sources = predictors(rows, layout.parts).reshape(mask.shape)
         mask, sources = (x.reshape(x.shape[0], -1) for x in self.by_part((mask, sources)))
@@ -148,18 +151,16 @@ class RowScorer:
         return replace(self, shards=shards, options=replace(self.options, layout=layout), axis=REPLICA)
 
     def of_teacher(self, teacher: FrozenTeacher, mesh: Mesh) -> RowScorer:
-        """The same for the teacher's network, on the same rows."""
+        """The same for the teacher's network, on the same rows, whose routes are the policy's."""
         layout = mesh_layout(mesh, teacher.options.attention, each_replica=self.axis is not None)
         options = replace(teacher.options, layout=layout)
-        return replace(self, graphdef=teacher.graphdef, options=options, columns=teacher.columns)
+        return replace(self, graphdef=teacher.graphdef, options=options, columns=teacher.columns, replays=False)
 
     def logits(self, params, rows: Rows, mask: jax.Array) -> tuple[jax.Array, Callable]:
         """Arrays of a pass that is not differentiated, and a function of them that makes the logits of a chunk.
 
-        The function takes the arrays and ``Counted.source [F, chunk]``. Routes that another network recorded are not
-        taken.
+        The function takes the arrays and ``Counted.source [F, chunk]``.
         """
-        rows = rows._replace(trunk_routes=None, branch_routes=None)
         head, states, counted, _ = self.tokens(params, rows, mask)
         tied, softcap, take = head.tied, head.softcap, self.options.layout.states.take
 
@@ -207,14 +208,6 @@ class RowScorer:
         ids, transfer = self.by_part(rows.branch_ids), self.options.layout.states
         scores_ = token_scores(head, states, counted, ids, scores, chunk=self.chunk, states=transfer)
         return self.whole(scores_, rows.branch_ids.shape[-1])
-
-
-def _teacher_scores(scorer: RowScorer) -> Callable:
-    def score(params, rows: Rows, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # The entropies, too, though nobody reads them: the log-probs are then, bit for bit, those of `RowScorer.score`.
-        return scorer.score(params, rows._replace(trunk_routes=None, branch_routes=None), temperature)
-
-    return score
 
 
 def _scores(logits: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -416,9 +409,9 @@ class TrainPrograms(OptimizerPrograms):
         on_all = replicated(mesh)
         self._score = Program(scorer.score, out_shardings=(self._rows, self._rows))
         if teacher is not None:
-            self._teacher_score = Program(
-                _teacher_scores(scorer.of_teacher(teacher, mesh)), out_shardings=(self._rows, self._rows)
-            )
+            # Entropies, too, though nobody reads them: the log-probs are then bit for bit those of the policy's pass.
+            teacher_score = scorer.of_teacher(teacher, mesh).score
+            self._teacher_score = Program(teacher_score, out_shardings=(self._rows, self._rows))
         self._branching = Program(scorer.branching, out_shardings=on_all)
         self._count_routes = Program(partial(count_routes, experts=experts), out_shardings=on_all)
         self.base = base
