@@ -1,7 +1,8 @@
 """Work on devices that one thread dispatches beside other work.
 
 Such work is a generator. It yields arrays before it fetches them, and returns its result. It is resumed when they are
-computed, so the thread never waits for them. When it is resumed changes no result.
+computed, so the thread never waits for them. The host's small programs (`fr3e_jax.programs.shaping_programs`) are the
+exception: their results are fetched at once. When the work is resumed changes no result.
 """
 
 from __future__ import annotations

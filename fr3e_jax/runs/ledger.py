@@ -90,7 +90,11 @@ class TokenLedger:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the wall seconds of the block to ``seconds[name]``, also if it raises. Stages do not nest."""
+        """Add the wall seconds of the block to ``seconds[name]``, also if it raises.
+
+        Stages do not nest. Only those of an update overlap those of sampling ahead; `current_stage` is then the last
+        one that began, or empty.
+        """
         start, self.current_stage = self.wall_clock(), name
         try:
             yield
