@@ -16,7 +16,7 @@ import numpy as np
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLES_ELSEWHERE = {
-    **dict.fromkeys(("human",), "user"),
+    "human": "user",
     **dict.fromkeys(("gpt", "chatgpt", "model", "bot", "ai", "function_call"), "assistant"),
     **dict.fromkeys(("function", "observation", "ipython"), "tool"),
 }

@@ -149,7 +149,7 @@ RULES: Rules = {
         "nearest: data.order.sft_min_operands={=data.order.num_operands}",
     ),
     "cards_are_read": (
-        lambda c: not reads_files(c.data.task) and first_set(c.data, "train", "eval", "weights", "root"),
+        lambda c: not reads_files(c.data.task) and first_set(c.data, "train", "eval", "weights", "root", "columns"),
         "data.{} is not read by {data.task}; nearest: data.task=datasets",
     ),
     "an_environment_is_played": (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.card_file import Card, nearest
-from fr3e_jax.data.cards import load_named
+from fr3e_jax.data.cards import SUFFIXES, load_named
 from fr3e_jax.data.dataset_split import LoadedSplit, load_split
 from fr3e_jax.data.mixture import Mixture, MixtureOrder
 from fr3e_jax.data.task import Demonstration, Split
@@ -49,6 +49,11 @@ class DatasetsTask:
             pairs = [_without_development(loaded, config.development_share) for loaded in self.parts["train"]]
             self.parts["train"], self.parts["development"] = zip(*pairs, strict=True) if pairs else ((), ())
         self._cards = _distinct_cards([loaded for parts in self.parts.values() for loaded in parts])
+        if config.columns and self._cards and all(card.path.suffix in SUFFIXES for card in self._cards.values()):
+            raise ConfigError(
+                f"data.columns={config.columns} is read for files without a card, and all sets have cards, whose "
+                "fields name their columns; set data.columns=[], or name a file of rows"
+            )
         self.dropped: Counter[str] = Counter()
         for loaded in {loaded.name: loaded for parts in self.parts.values() for loaded in parts}.values():
             self.dropped.update({f"{loaded.name}/{reason}": count for reason, count in loaded.dropped.items()})

@@ -304,8 +304,11 @@ def _warn_of_unstopped_turn(template: str, after: str, codec: RendersChat) -> No
 def _check_tools(tools: Sequence[Mapping[str, Any]], prompt: str) -> None:
     """Raise ValueError if a prompt lacks a tool's name."""
     for schema in tools:
-        if str(schema["function"].get("name", "")) not in prompt:
-            raise ValueError(f"the chat template leaves out the tool {schema['function'].get('name')!r}; mend it")
+        name = str(schema["function"].get("name", ""))
+        if name not in prompt:
+            raise ValueError(
+                f"the chat template leaves out the tool {name!r}; set data.template to one that offers tools"
+            )
 
 
 def _read(name: str) -> str:

@@ -23,15 +23,13 @@ from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.verbs.eval import COUNTS
 from fr3e_jax.verbs.evaluations import METRICS, Result
 
-FORMATS = ("lm-eval", "inspect")
-
 
 def write_evaluation(result: Result, layout: str) -> Path:
     """Write an evaluation into its folder, below the layout's name; return that folder.
 
     Args:
       result: whose folder has the metrics and every response.
-      layout: of `FORMATS`.
+      layout: ``lm-eval`` or ``inspect``.
 
     Raises:
       ConfigError: the responses were not stored.

@@ -68,7 +68,7 @@ CASES = {
     ),
     "an_environment_is_played": ("data.task=gymnasium data.environment=FrozenLake-v1", "environment.kind=task"),
     "an_environment_is_read": ("data.environment=FrozenLake-v1", "data.environment=", "nearest: data.task=gymnasium"),
-    "cards_are_read": ("data.train=[gsm8k]", "data.train=[]", "nearest: data.task=datasets"),
+    "cards_are_read": ("data.columns=[question=q]", "data.columns=[]", "nearest: data.task=datasets"),
     "cards_name_their_files": (
         "data.task=datasets data.train=[gsm8k] data.eval=[gsm8k] data.path=x.jsonl",
         "data.path=",

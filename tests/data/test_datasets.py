@@ -59,6 +59,15 @@ def test_a_named_verifier_grades_files_and_cards(card, tmp_path):
         make(tmp_path, train=["mine.jsonl"], eval=["held"], verifier="exat")
 
 
+def test_columns_that_no_set_reads_are_refused(card, tmp_path):
+    card("held", rows("held", 2), splits=["test"])
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"text": "1+1?", "answer": "2"}))
+    columns = ["question=text"]
+    assert make(tmp_path, train=["mine.jsonl"], eval=["held"], columns=columns).problems("train")[0].prompt == "1+1?"
+    with pytest.raises(ConfigError, match=r"data.columns=\['question=text'\] is read for files without a card"):
+        make(tmp_path, eval=["held"], columns=columns)
+
+
 def test_a_card_without_answers_is_not_graded_by_a_name_that_compares_them(card, tmp_path):
     card("held", rows("held", 2), splits=["test"])
     card("judged", rows("judged", 2))
