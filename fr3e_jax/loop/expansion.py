@@ -108,6 +108,11 @@ class Explored(Anchored):
     rewards: list[np.ndarray]  # of each state [M]
     outcomes: list[list[Outcome]]  # how each reward came about
 
+    @property
+    def graded_states(self) -> list[bool]:
+        """Of each state whether a rollout of it is graded; without one it has no value and ends no block."""
+        return [bool(are_graded(outcomes).any()) for outcomes in self.outcomes]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Credited(Explored):

@@ -258,7 +258,8 @@ def explored_trunks(explore: ExploreConfig, step: int, credited: list[Credited])
 def _credited_base(rules: AnchorRules, credited: Credited) -> TrainingBranch:
     """The base response as a branch of its prompt, each block with its advantage."""
     base = credited.rollout
-    cuts = [rules.fork(anchor) for anchor in credited.anchors]
+    states = zip(credited.states, credited.forks, credited.graded_states, strict=True)
+    cuts = [fork for state, fork, graded in states if state > 0 and graded]
     block = block_numbers(cuts, len(base.token_ids), rules.num_anchors + 1)
     return sampled_branch(
         base,

@@ -197,14 +197,12 @@ class KeptBases:
         by_parent = {base.parent: base for base in self.bases}
         for visited in explored:
             base = by_parent.get(visited.parent)
-            if base is None:
-                continue
-            graded = [are_graded(state) for state in visited.outcomes]
-            if not all(state.any() for state in graded):
+            if base is None or not all(are_graded(state).any() for state in visited.outcomes):
                 continue
             depths = np.array(visited.forks)
-            ends = [are_right(state) == base.right for state in visited.outcomes]
-            values = np.array([graded_mean(*state) for state in zip(ends, graded, strict=True)])
+            values = np.array(
+                [graded_mean(are_right(state) == base.right, are_graded(state)) for state in visited.outcomes]
+            )
             if depths[0] == 0 and values[0] >= self.settings.target:
                 self.bases.remove(base)
                 self.solved += 1

@@ -105,8 +105,9 @@ def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
     alphas = np.concatenate([e.alphas for e in credited])
     metrics |= {"alpha/mean": alphas.mean(), "alpha/min": alphas.min(), "alpha/max": alphas.max()}
     for state in sorted({s for e in credited for s in e.states if s > 0}):
-        values = [e.values[e.states.index(state)] for e in credited if state in e.states]
-        metrics[f"value/S_{state}"] = float(np.mean(values))
+        members = [(e, e.states.index(state)) for e in credited if state in e.states]
+        if values := [e.values[i] for e, i in members if e.graded_states[i]]:
+            metrics[f"value/S_{state}"] = float(np.mean(values))
     return metrics | _right_and_wrong(
         "state", [are_right(row)[are_graded(row)] for e in credited for row in e.outcomes]
     )

@@ -70,10 +70,10 @@ def test_groups_are_judged_by_what_is_graded(session, tiny_run):
     assert heard == [(7, 0.5, False), (7, 0.5, True), (7, None, False)], "without a verdict no streak ends"
 
 
-def explored_of(session, rows, lost) -> Explored:
-    """A base with two states; ``rows``: rewards; ``lost``: (state, rollout) without a verdict."""
+def explored_of(session, rows, lost, anchors=(1, 2)) -> Explored:
+    """A base with a state at each anchor; ``rows``: rewards; ``lost``: (state, rollout) without a verdict."""
     group = group_of([1, 0], chosen=[0])
-    anchored = anchored_at(group, 0, [1, 2], anchor_rules(session.config.explore), fresh=False)
+    anchored = anchored_at(group, 0, list(anchors), anchor_rules(session.config.explore), fresh=False)
     outcomes = [
         [LOST[0] if (i, m) in lost else "right" if reward == 1 else "wrong" for m, reward in enumerate(row)]
         for i, row in enumerate(rows)
@@ -112,7 +112,22 @@ def test_a_state_or_a_prompt_without_any_verdict_trains_nothing_and_is_counted_n
     assert metrics["reward/mean"] == 0.5 and metrics["explore/reward"] == 0.5
     assert [metrics[f"base_groups/{kind}"] for kind in ("all_right", "all_wrong", "mixed")] == [0, 0, 1]
     assert [metrics[f"state_groups/{kind}"] for kind in ("all_right", "all_wrong", "mixed")] == [0, 0, 1]
+    assert "value/S_1" not in metrics and metrics["value/S_2"] == 0.5
     assert "reward/mean" not in rollout_metrics([group_of([0], lost=(0,))], [])
+
+
+@pytest.mark.parametrize("estimator", ["mean", "tree"])
+def test_blocks_of_a_base_end_at_states_with_verdicts_alone(session, tiny_run, estimator):
+    changes = {"advantage__state_estimator": estimator, "explore__block_credit": True, "explore__train_base": False}
+    config = tiny_run.changed(session, explore__rollouts_per_state=2, **changes).config
+    lossy = explored_of(session, [[0, 0], [1, 0]], {(0, 0), (0, 1)})
+    without = explored_of(session, [[1, 0]], (), anchors=(2,))
+    found, wanted = (
+        explored_trunks(config.explore, 1, assign_advantages(config.explore, config.advantage, [each]))[0].branches[-1]
+        for each in (lossy, without)
+    )
+    assert len(found.token_ids) == 3 and np.any(wanted.advantages)
+    np.testing.assert_array_equal(found.advantages, wanted.advantages)
 
 
 def test_kept_bases_learn_from_graded_rollouts_alone(session, tiny_run):
