@@ -102,14 +102,7 @@ def make_plan(
         recipe's programs; or the hardware does not run the attention that the recipe names.
     """
     architecture = configured_architecture(config, vocab_size)
-    attention = chosen_attention(config.model.attention, topology.chip.platform, architecture.head_dim)
-    model, platform = config.model, topology.chip.platform
-    read = read_type(config.rollout.param_dtype, model.param_dtype, model.compute_dtype, platform)
-    config = Change("rollout.param_dtype", read).applied(Change("model.attention", attention).applied(config))
-    split, memory = training_sizes(config.mesh, topology.devices).gathered_over, usable_bytes(topology.chip)
-    rollouts_on = config.mesh.sampler_devices or topology.devices
-    copy = rollout_tensor(config, architecture, read, split, rollouts_on, memory)
-    config = Change("mesh.rollout_tensor", copy).applied(config)
+    config = _with_choices(config, architecture, topology)
     check_experts(config, architecture)
     assumed = assumed or Assumptions(config.rollout.max_response_tokens)
     estimator = Estimator(config, architecture, topology.devices, assumed.response_tokens)
@@ -125,18 +118,7 @@ def make_plan(
             plan = compiled_plan(programs.target(name), plan, topology)
         plans.append(plan)
         planned(plan)
-    too_large = [plan.name for plan in plans if not plan.fits]
-    step: dict[str, Any] = {}
-    if len(plans) == len(all_names):
-        amounts = step_amounts(config, assumed, estimator.slots)
-        parts = stages(plans, amounts, separate=estimator.separate)
-        more = dict(steps=planned_steps(config, amounts), efficiency=efficiency)
-        step = dict(
-            amounts=amounts,
-            stages=parts,
-            expected=expected(parts, amounts, topology, architecture.num_parameters, **more),
-            cheaper=cheaper(estimator, topology, assumed, efficiency),
-        )
+    whole = len(plans) == len(all_names)
     return Plan(
         recipe=config.name,
         algorithm=config.algorithm,
@@ -148,10 +130,43 @@ def make_plan(
         rollout_mesh=estimator.roll,
         assumed=assumed,
         programs=plans,
-        advice={name: advise(estimator, name) for name in too_large},
+        advice={name: advise(estimator, name) for name in [plan.name for plan in plans if not plan.fits]},
         route_bytes=route_bytes(config, architecture),
         sampler_devices=config.mesh.sampler_devices,
-        **step,
+        **(_of_step(estimator, plans, topology, assumed, efficiency) if whole else {}),
+    )
+
+
+def _with_choices(config: Config, architecture: Architecture, topology: Topology) -> Config:
+    """The recipe with what a run on this hardware chooses: attention, and type and layout of the rollouts' weights."""
+    model, platform = config.model, topology.chip.platform
+    attention = chosen_attention(model.attention, platform, architecture.head_dim)
+    read = read_type(config.rollout.param_dtype, model.param_dtype, model.compute_dtype, platform)
+    split, memory = training_sizes(config.mesh, topology.devices).gathered_over, usable_bytes(topology.chip)
+    rollouts_on = config.mesh.sampler_devices or topology.devices
+    tensor = rollout_tensor(config, architecture, read, split, rollouts_on, memory)
+    choices = {"model.attention": attention, "rollout.param_dtype": read, "mesh.rollout_tensor": tensor}
+    for setting, value in choices.items():
+        config = Change(setting, value).applied(config)
+    return config
+
+
+def _of_step(
+    estimator: Estimator,
+    plans: list[ProgramPlan],
+    topology: Topology,
+    assumed: Assumptions,
+    efficiency: Efficiency | None,
+) -> dict[str, Any]:
+    """The fields of `Plan` about a step; ``plans``: of all its programs."""
+    amounts = step_amounts(estimator.config, assumed, estimator.slots)
+    parts, steps = stages(plans, amounts, separate=estimator.separate), planned_steps(estimator.config, amounts)
+    parameters = estimator.a.num_parameters
+    return dict(
+        amounts=amounts,
+        stages=parts,
+        expected=expected(parts, amounts, topology, parameters, steps=steps, efficiency=efficiency),
+        cheaper=cheaper(estimator, topology, assumed, efficiency),
     )
 
 
