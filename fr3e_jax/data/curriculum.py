@@ -90,11 +90,11 @@ class CurriculumStream(PromptStream):
 
     def metrics(self) -> dict[str, float]:
         """Dropped prompts, and the problems of each pool, those that rest, and those without a verdict."""
-        usable = self.rest_until < FOREVER
+        usable, known = self.rest_until < FOREVER, self.rates >= 0
         resting = usable & (self.rest_until > self._epoch)
-        pools = self._pools()
-        sizes = {f"curriculum/pool_{n}": int(np.sum(usable & ~resting & (pools == n))) for n in range(len(self.taken))}
-        unknown = int(np.sum(usable & (self.rates < 0)))
+        awake, pools = usable & known & ~resting, self._pools()
+        sizes = {f"curriculum/pool_{n}": int(np.sum(awake & (pools == n))) for n in range(len(self.taken))}
+        unknown = int(np.sum(usable & ~known))
         return super().metrics() | sizes | {"curriculum/retired": int(resting.sum()), "curriculum/unknown": unknown}
 
     @property
@@ -102,8 +102,8 @@ class CurriculumStream(PromptStream):
         return self.position // len(self._problems)
 
     def _pools(self) -> np.ndarray:
-        """The pool of each problem; -1: not known."""
-        return np.where(self.rates < 0, -1, np.searchsorted(self._settings.bounds, self.rates, side="right"))
+        """The pool of each problem; one without a verdict is among the hardest."""
+        return np.searchsorted(self._settings.bounds, self.rates, side="right")
 
     def _draw(self) -> int:
         index = int(self._first_pass[self.position]) if self.position < len(self._problems) else self._by_success()
@@ -114,7 +114,7 @@ class CurriculumStream(PromptStream):
     def _by_success(self) -> int:
         usable = self.rest_until < FOREVER
         pools, free = self._pools(), usable & ~self.waiting
-        awake = free & (self.rest_until <= self._epoch) & (pools >= 0)
+        awake = free & (self.rest_until <= self._epoch)
         candidates = next((mask for mask in (awake, free, usable) if mask.any()), np.ones(len(usable), bool))
         if candidates is awake:
             shares = np.array(self._settings.shares or [1.0] * len(self.taken))

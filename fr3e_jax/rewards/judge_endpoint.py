@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import email.utils
 import hashlib
 import json
 import os
@@ -68,7 +66,9 @@ class Endpoint:
 
         self._slots = asyncio.Semaphore(self._judge.max_concurrency)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._judge.max_concurrency)
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        headers = {"Content-Type": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
         self._client = httpx.AsyncClient(headers=headers, timeout=None, limits=limits)
 
     async def answer(self, body: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ class Endpoint:
           NoVerdict: there is none.
           BudgetSpent: nothing more may be asked.
         """
-        content = json.dumps([self._url, body], sort_keys=True).encode("utf-8", "surrogatepass")
+        content = json.dumps([self._url, body], sort_keys=True).encode()
         key = hashlib.blake2b(content, digest_size=20).hexdigest()
         file = self._cache / key[:2] / f"{key}.json"
         if key not in self._under_way:
@@ -124,7 +124,7 @@ class Endpoint:
                 )
             try:
                 async with asyncio.timeout(self._judge.seconds):
-                    response = await self._client.post(self._url, json=body)
+                    response = await self._client.post(self._url, content=json.dumps(body))
             except TimeoutError:
                 outlasted = f"gave no answer within judge.seconds={self._judge.seconds:g}"
                 raise _Again("judge_timeout", outlasted) from None
@@ -184,16 +184,10 @@ def _shown(text: str) -> str:
 
 
 def _seconds_to_wait(response: httpx.Response) -> float:
-    """The header Retry-After in seconds, which may be a number or a date; 0 without one."""
-    value = response.headers.get("retry-after", "")
+    """The header Retry-After; 0 if it has no number of seconds, as those of models do."""
     try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        date = email.utils.parsedate_to_datetime(value)
-        return max(0.0, (date - datetime.datetime.now(datetime.UTC)).total_seconds())
-    except (ValueError, TypeError):
+        return max(0.0, float(response.headers["retry-after"]))
+    except (KeyError, ValueError):
         return 0.0
 
 

@@ -85,6 +85,14 @@ def test_a_success_in_between_a_failure_and_a_lost_verdict_count_as_they_are():
     assert prompts.rates.tolist() == [1.0], "no verdict says nothing"
 
 
+def test_a_problem_without_a_verdict_is_asked_again_in_its_turn():
+    prompts = stream(bounds=[0.1, 0.9], shares=[1, 1, 1])
+    play(prompts, 4, 5, lambda name: None if name == "3" else by_third(name))
+    assert prompts.metrics()["curriculum/unknown"] == 1 and prompts.metrics()["curriculum/pool_0"] == 6
+    later = Counter(play(prompts, 42, 5, lambda name: None if name == "3" else by_third(name)))
+    assert {later[name] for name in later if by_third(name) == 0} == {10}, "in turn with the hardest"
+
+
 @pytest.mark.parametrize("at", [3, 20, 33])
 def test_a_restart_draws_what_would_have_been_drawn(at):
     settings = {"bounds": [0.1, 0.9], "shares": [2, 3, 1], "retire_after": 2, "longest": 4}

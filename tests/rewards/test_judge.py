@@ -125,7 +125,7 @@ def test_requests_have_the_schema_and_the_fields_of_the_settings(judged, monkeyp
     monkeypatch.setenv("MY_KEY", "sk-secret-1")
     request = ["max_completion_tokens=99", "reasoning_effort=low", "chat_template_kwargs={enable_thinking: false}"]
     with judge_stand_in(lambda body, number: TEN) as endpoint:
-        assert verdict_of(judged(f"{endpoint.url}/chat/completions/")) == Verdict(1.0, "right")
+        assert verdict_of(judged(f"{endpoint.url}/chat/completions/"), "3\ud800") == Verdict(1.0, "right")
         reasoning = judged(endpoint.url, pattern=r'"score": (\d+)', request=request, key_variable="MY_KEY")
         assert verdict_of(reasoning).right
     plain, own = endpoint.bodies
