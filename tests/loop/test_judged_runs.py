@@ -12,8 +12,11 @@ from run_comparison import assert_same_run, reader
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.train import train
 from fr3e_jax.rewards import judge_endpoint
+from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.rewards.verifier import exact_match
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.session.grading import ResponseGrader
 from fr3e_jax.session.session import open_session
 
 KEY = "sk-do-not-write-me"
@@ -72,6 +75,12 @@ def test_a_judged_run_resumes_as_it_was_pays_once_and_trains_on_no_failure(tmp_p
         if file.is_file() and KEY.encode() in file.read_bytes()
     ]
     assert not written, "no file of a run has the key"
+
+
+def test_a_run_may_go_on_without_its_judge(session):
+    grader = ResponseGrader(Grader(exact_match), session.texts, session.processes)
+    grader.add_dollars(2.0)
+    assert grader.judge_dollars == 2.0 and grader.take_judge_counts() == {}
 
 
 def test_a_judge_that_goes_away_ends_the_run_with_its_first_failure(tmp_path, tiny_run, capsys):
