@@ -22,34 +22,23 @@ from jax.sharding import Mesh
 
 from fr3e_jax.objectives.distillation import distillation_divergence
 from fr3e_jax.objectives.divergence import KL_ESTIMATORS, bounded_log_ratio
-from fr3e_jax.objectives.entropy import branching_factor, token_entropy, token_logprobs
 from fr3e_jax.objectives.losses import clipped_surrogate, entropy_bonus, truncated_importance_weight
 from fr3e_jax.objectives.reductions import masked_sum
 from fr3e_jax.objectives.selection import kl_cov_losses
 from fr3e_jax.objectives.shaping import entropy_based_advantages
 from fr3e_jax.objectives.user_objectives import UserObjective
-from fr3e_jax.policy.head import (
-    Counted,
-    Head,
-    by_shard,
-    count_tokens,
-    gather_tokens,
-    head_logits,
-    scatter_tokens,
-    token_loss,
-    token_scores,
-)
-from fr3e_jax.policy.lora import Adapted, joined, relative_change, trained, with_trained
-from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bind
-from fr3e_jax.policy.router_sums import Balance, RouterSums, balance_loss, count_routes, router_metrics
-from fr3e_jax.policy.row_parts import cut, join
-from fr3e_jax.policy.rows import Rows, predictors, row_pass
+from fr3e_jax.policy.head import gather_tokens, scatter_tokens, token_loss
+from fr3e_jax.policy.lora import Adapted, relative_change, trained, with_trained
+from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params
+from fr3e_jax.policy.router_sums import Balance, balance_loss, count_routes, router_metrics
+from fr3e_jax.policy.rows import Rows
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.frozen_teacher import FrozenTeacher, Taught
 from fr3e_jax.programs.mesh import batch_shards
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
 from fr3e_jax.programs.program import Declarations, Program, abstract
-from fr3e_jax.programs.replicas import REPLICA, longest_of_all, sum_of_all
+from fr3e_jax.programs.replicas import REPLICA, sum_of_all
+from fr3e_jax.programs.row_scorer import RowScorer, logprobs_and_entropies
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.shardings import mesh_layout, replicated
 
@@ -107,111 +96,6 @@ class LossSettings:
             for name in ("sequence_log_ratios", "sequence_sampler_gaps")
             if name in read or (self.sequence_ratio and name == "sequence_log_ratios")
         )
-
-
-@dataclass(frozen=True)
-class RowScorer:
-    """The network and its head over trunk-and-branch rows: the static part of every training pass.
-
-    ``params`` are the network's parameters, or base and adapters (`fr3e_jax.policy.lora.Adapted`).
-    """
-
-    graphdef: nnx.GraphDef
-    chunk: int = 1024  # tokens of each shard whose logits exist at once
-    shards: int = (
-        1  # groups of rows or of their parts, one for each shard of the mesh; tokens are sorted within a group
-    )
-    options: ForwardOptions = DEFAULT_OPTIONS
-    axis: str | None = None  # of replicas, over which the pass is mapped
-    columns: int | None = None  # tokens of the vocabulary that are scored, the first ones; None: all
-    replays: bool = True  # routes that rows have are taken
-
-    def tokens(
-        self, params, rows: Rows, mask: jax.Array, *, routers: bool = False
-    ) -> tuple[Head, jax.Array, Counted, RouterSums | None]:
-        """Head, hidden states of `row_states`, and the tokens of ``mask [B, N, T]``, to which the head is applied.
-
-        With ``routers`` also what these decided on the tokens, if the network has any.
-        """
-        layout, params = self.options.layout, joined(params)
-        if not self.replays:
-            rows = rows._replace(trunk_routes=None, branch_routes=None)
-        states, sums = row_pass(self.graphdef, params, rows, self.options, mask if routers else None)
-        sources = predictors(rows, layout.parts).reshape(mask.shape)
-        mask, sources = (x.reshape(x.shape[0], -1) for x in self.by_part((mask, sources)))
-        counted = count_tokens(mask, sources, states.shape[1], shards=self.shards, chunk=self.chunk)
-        counted = counted._replace(count=longest_of_all(counted.count, self.axis))
-        head = bind(self.graphdef, params).output_weight()
-        return head._replace(weight=layout.head(head.weight, 0 if head.tied else 1)), states, counted, sums
-
-    def of_replica(self, mesh: Mesh) -> RowScorer:
-        """The same for the rows of one replica, in a pass that is mapped over the replicas of ``mesh``."""
-        layout = mesh_layout(mesh, self.options.attention, each_replica=True)
-        shards = self.shards // mesh.shape[REPLICA]
-        return replace(self, shards=shards, options=replace(self.options, layout=layout), axis=REPLICA)
-
-    def of_teacher(self, teacher: FrozenTeacher, mesh: Mesh) -> RowScorer:
-        """The same for the teacher's network, on the same rows, whose routes are the policy's."""
-        layout = mesh_layout(mesh, teacher.options.attention, each_replica=self.axis is not None)
-        options = replace(teacher.options, layout=layout)
-        return replace(self, graphdef=teacher.graphdef, options=options, columns=teacher.columns, replays=False)
-
-    def logits(self, params, rows: Rows, mask: jax.Array) -> tuple[jax.Array, Callable]:
-        """Arrays of a pass that is not differentiated, and a function of them that makes the logits of a chunk.
-
-        The function takes the arrays and ``Counted.source [F, chunk]``.
-        """
-        head, states, counted, _ = self.tokens(params, rows, mask)
-        tied, softcap, take = head.tied, head.softcap, self.options.layout.states.take
-
-        def chunk_logits(arrays, source):
-            weight, hidden = arrays
-            return head_logits(Head(weight, tied, softcap), take(hidden, source))[..., : self.columns]
-
-        return (head.weight, by_shard(states, counted.order.shape[0])), chunk_logits
-
-    def by_part(self, values: Any) -> Any:
-        """Arrays ``[B, N, T]`` of the branch tokens, cut as rows are: ``[A * B, N, T / A]``, padded with 0."""
-        layout = self.options.layout
-        return jax.tree.map(lambda x: layout.by_shard(cut(x, layout.parts)), values)
-
-    def whole(self, values: Any, length: int) -> Any:
-        """The inverse of `by_part` for lanes of ``length`` positions."""
-        parts = self.options.layout.parts
-        return jax.tree.map(lambda x: join(x.reshape(parts, -1, *x.shape[1:]), length), values)
-
-    def score(self, params, rows: Rows, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Log-probs (at ``temperature``) and entropies (nats, at temperature 1) of the branch tokens, ``[B, N, T]``.
-
-        0 on padding.
-        """
-
-        def scores(logits, ids):
-            return _scores(logits[..., : self.columns], ids, temperature)
-
-        return self._token_scores(params, rows, scores)
-
-    def branching(self, params, rows: Rows) -> jax.Array:
-        """Rollout branching factors (temperature 1, mass 0.95) of the states that the branch tokens were drawn from.
-
-        Float ``[B, N, T]``; 0 on padding. (Deng et al. 2025, section 2.2.)
-        """
-
-        def scores(logits, ids):
-            factors = branching_factor(logits).astype(jnp.float32)
-            return factors, factors
-
-        return self._token_scores(params, rows, scores)[0]
-
-    def _token_scores(self, params, rows: Rows, scores: Callable) -> tuple[jax.Array, ...]:
-        head, states, counted, _ = self.tokens(params, rows, rows.segment > 0)
-        ids, transfer = self.by_part(rows.branch_ids), self.options.layout.states
-        scores_ = token_scores(head, states, counted, ids, scores, chunk=self.chunk, states=transfer)
-        return self.whole(scores_, rows.branch_ids.shape[-1])
-
-
-def _scores(logits: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return token_logprobs(logits / temperature, token_ids), token_entropy(logits)
 
 
 def policy_token_losses(batch: TrainRows, logprobs, entropies, settings: LossSettings):
@@ -329,7 +213,7 @@ def _accumulate(
     def chunk_loss(logits, valid, tokens, scalars):
         ids, piece, source = tokens
         denominator, temperature, at_start, spoken = scalars
-        logprobs, entropies = _scores(logits, ids, temperature)
+        logprobs, entropies = logprobs_and_entropies(logits, ids, temperature)
         now, old = jax.lax.stop_gradient(logprobs), piece.old_logprobs
         old = old if at_start is None else jnp.where(at_start > 0, now, old)
         piece = piece._replace(loss_mask=valid, old_logprobs=old)

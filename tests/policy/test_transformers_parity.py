@@ -22,7 +22,7 @@ from fr3e_jax.policy.network import bind, build_network
 from fr3e_jax.policy.rotary import rotary, rotary_frequencies, rotation
 from fr3e_jax.policy.router_sums import Balance, balance_loss
 from fr3e_jax.policy.rows import Rows, row_pass, run_trunks
-from fr3e_jax.programs.train_programs import RowScorer
+from fr3e_jax.programs.row_scorer import RowScorer
 
 WARM_STARTS = Path(__file__).resolve().parents[2] / "warm_starts"
 SHIPPED = sorted(path.parent.name for path in WARM_STARTS.glob("*/config.json"))

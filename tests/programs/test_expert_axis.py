@@ -21,8 +21,9 @@ from fr3e_jax.programs.context_axis import EXPERT, row_axes
 from fr3e_jax.programs.expert_axis import split_experts
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import MeshMismatch, batch_shards, make_mesh, rollout_mesh
+from fr3e_jax.programs.row_scorer import RowScorer
 from fr3e_jax.programs.shardings import batch_sharding, mesh_layout, replicated
-from fr3e_jax.programs.train_programs import RowScorer, _accumulate, supervised_token_losses
+from fr3e_jax.programs.train_programs import _accumulate, supervised_token_losses
 
 eight = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
 U, X, C, E, F = 48, 8, 3, 16, 12  # tokens, experts, experts of a token, width, columns

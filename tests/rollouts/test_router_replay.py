@@ -15,8 +15,8 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.routers import balance_of, router_metrics
 from fr3e_jax.policy.rows import row_states, run_trunks
+from fr3e_jax.programs.row_scorer import RowScorer
 from fr3e_jax.programs.shapes import Shapes
-from fr3e_jax.programs.train_programs import RowScorer
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
 PLAIN = Sampling(temperature=1.0)
