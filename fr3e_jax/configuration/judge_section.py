@@ -42,8 +42,8 @@ class JudgeConfig:
     )
     request: list[str] = option(
         ["max_tokens=512", "temperature=0"],
-        "NAME=VALUE: fields of a request beside its model, messages and schema; a list of your own takes the place of "
-        "both: [max_completion_tokens=2000,reasoning_effort=low]",
+        "NAME=VALUE: fields of a request beside its model, messages and schema, such as reasoning_effort=low; a list "
+        "of your own takes the place of both",
     )
     max_concurrency: int = option(32, "requests under way at once, of each process", ge=1)
     seconds: float = option(60.0, "time of one try by the clock", gt=0)

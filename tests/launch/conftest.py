@@ -26,7 +26,8 @@ def bench(tmp_path: Path):
     plain["PATH"] = f"{programs}:{plain['PATH']}"
 
     def stub(name: str, body: str = "") -> str:
-        note = f"printf '%q ' \"$@\" >>{tmp_path}/{name}.calls; echo >>{tmp_path}/{name}.calls"
+        # One write a call: the two ends of a pipe may be the same stub.
+        note = f"printf '%s\\n' \"$(printf '%q ' \"$@\")\" >>{tmp_path}/{name}.calls"
         (programs / name).write_text(f"#!/usr/bin/env bash\n{note}\n{body}\n")
         (programs / name).chmod(0o755)
         return str(programs / name)
