@@ -62,6 +62,7 @@ LAYERS = {
     "verbs": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
         | {"configuration", "loop", "stores", "session", "cli", "methods", "planning", "studies", "serving"}
+        | {"api"}
     ),
     "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "session", "loop"}),
     "studies": Layer(

@@ -174,6 +174,9 @@ class Policy:
 
     Attributes:
       config: the settings behind it; ``config.rollout`` holds the defaults of sampling.
+      texts: its tokenizer and template.
+      sampler, weights: its decoder, and the weights in the layout of rollouts.
+      positions: the longest sequence.
       step: training steps of the weights; 0 for a model directory.
     """
 
@@ -181,13 +184,14 @@ class Policy:
         start_runtime(config.runtime.compilation_cache)
         self.config, self._run_dir = config, run_dir
         self.texts = open_texts(config)
-        self._model, self._sampler = open_sampler(config, self.texts, own_processes())
-        if run_dir is None:
-            params, self.step = self._model.fresh_params(config), 0
-        else:
-            with as_config_error():
-                params, self.step = read_run_params(run_dir, self._model, step)
-        self._weights = self._sampler.weights.of(params)
+        model, self.sampler = open_sampler(config, self.texts, own_processes())
+        self.positions = model.architecture.max_position_embeddings
+        with as_config_error():
+            params, self.step = (
+                (model.fresh_params(config), 0) if run_dir is None else read_run_params(run_dir, model, step)
+            )
+        with refused_weights(config.model, run_dir, self.step):
+            self.weights = self.sampler.weights.of(params)
         self._calls = 0
 
     def __repr__(self) -> str:
@@ -285,7 +289,7 @@ class Policy:
             return States(completion, [])
         if completion._trunk is None or completion._trunk.batch is None:
             token_ids = np.concatenate([ids, completion.token_ids]).astype(np.int32)
-            completion._trunk = self._sampler.engine.prefill(self._weights, [token_ids])[0]
+            completion._trunk = self.sampler.engine.prefill(self.weights, [token_ids])[0]
         base, states = completion._rollout(), []
         branches = [
             Branch(start + fork, (STATE, call, 0, 0, j, m), cap - fork, sampling, base.head(fork))
@@ -316,7 +320,7 @@ class Policy:
         prompts = questions * len(responses) if _is_single(prompts) else questions
         if len(prompts) != len(responses):
             raise ConfigError(f"{len(prompts)} prompts and {len(responses)} responses; expected one prompt for each")
-        codec, engine = self.texts.codec, self._sampler.engine
+        codec, engine = self.texts.codec, self.sampler.engine
         with as_config_error():
             starts = [self.texts.prompt_ids(prompt) for prompt in prompts]
             ends = [np.append(self.texts.encode(text), codec.stop_ids[0]).astype(np.int32) for text in responses]
@@ -327,13 +331,13 @@ class Policy:
                 if not len(starts[i]):
                     raise ConfigError(f"prompt {i} is empty; expected at least one token before the response")
                 self._check_room(len(starts[i]) + len(ends[i]))
-            trunks = engine.prefill(self._weights, [np.concatenate([starts[i], ends[i]]) for i in some])
+            trunks = engine.prefill(self.weights, [np.concatenate([starts[i], ends[i]]) for i in some])
             rows = np.concatenate([np.full(len(ends[i]), row) for row, i in enumerate(some)])
             positions = np.concatenate([len(starts[i]) + np.arange(len(ends[i])) for i in some])
             batch = trunks[0].batch
             assert batch is not None  # nothing has consumed it
             ids = np.concatenate([ends[i] for i in some])
-            scores = engine.programs.alternatives(self._weights, batch, rows, positions, ids)
+            scores = engine.programs.alternatives(self.weights, batch, rows, positions, ids)
             for row, i in enumerate(some):
                 of_row = rows == row
                 scored.append(
@@ -350,7 +354,7 @@ class Policy:
     ) -> tuple[list[list[Rollout]], dict[Any, CachedTrunk]]:
         keep = (lambda i, rollouts, wait: range(len(rollouts))) if keep_caches else None
         with refused_weights(self.config.model, self._run_dir, self.step):
-            return self._sampler.sample(self._weights, requests, keep)
+            return self.sampler.sample(self.weights, requests, keep)
 
     def _completion(
         self, prompt: str, prompt_ids: np.ndarray, rollout: Rollout, fork: int, trunk: CachedTrunk | None
@@ -412,11 +416,10 @@ class Policy:
             raise ConfigError(f"{name} is {value}; expected at least 1")
 
     def _check_room(self, needed: int) -> None:
-        most = self._model.architecture.max_position_embeddings
-        if needed > most:
+        if needed > self.positions:
             raise ConfigError(
-                f"a sequence could have {needed} tokens, and the network has {most} positions; lower max_tokens, or "
-                "load the policy with overrides={'model.max_position_embeddings': ...}"
+                f"a sequence could have {needed} tokens, and the network has {self.positions} positions; lower "
+                "max_tokens, or load the policy with overrides={'model.max_position_embeddings': ...}"
             )
 
     def _number(self, seed: int | None) -> int:

@@ -11,12 +11,9 @@ from fr3e_jax.cli.arguments import declare_print_config, declare_run_to_read, po
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import locate_policy, print_config
 from fr3e_jax.configuration import Config, ConfigError
-from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.conversation import question_of
 
 if TYPE_CHECKING:
-    from fr3e_jax.rollouts.requests import Rollout
-    from fr3e_jax.session.session import Session
+    from fr3e_jax.api.policy import Completion, Policy
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -50,57 +47,39 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
       ConfigError: the prompt is empty, or holds a character that the tokenizer lacks; the run has no checkpoint, or one
         of another model; its weights give NaN.
     """
-    from fr3e_jax.rollouts.noise import SAMPLE
-    from fr3e_jax.rollouts.requests import Branch, TrunkRequest
-    from fr3e_jax.session.run_weights import load_run_params, refused_weights
-    from fr3e_jax.session.session import open_session
+    from fr3e_jax.api.policy import Policy
 
-    config.judge.model = ""  # nothing is graded
-    if config.environment.kind == "none":  # then no problem is needed, so no data
-        config.data.task, config.data.train, config.data.eval, config.data.verifier = "order", [], [], ""
-    session = open_session(config)
-    with as_config_error():
-        ids = session.texts.prompt_ids(_question(prompt))
-        if not len(ids):
-            raise ConfigError("--prompt is empty; expected at least one token to continue from")
-        weights, step = load_run_params(session, run_dir)
-    cap = config.rollout.max_response_tokens
-    branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
-    with refused_weights(config.model, run_dir, step):
-        rollouts, _ = session.sampler.sample(session.sampler.weights.of(weights), [TrunkRequest(ids, branches)])
+    policy = Policy(config, run_dir)
+    try:
+        completions = policy.sample(prompt, num, seed=0, keep_caches=False)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("prompt 0", "--prompt", 1)) from error
     if as_json:
-        completions = [_described(session, r) for r in rollouts[0]]
-        print(json.dumps({"prompt": prompt, "step": step, "completions": completions}, indent=2))
+        described = [_described(policy, completion) for completion in completions]
+        print(json.dumps({"prompt": prompt, "step": policy.step, "completions": described}, indent=2))
         return 0
     if run_dir is not None:
-        print(f"{run_dir}, step {step}:")
-    for n, rollout in enumerate(rollouts[0]):
-        print(f"[{n}] {session.texts.response_text(rollout.token_ids, rollout.finished)!r}")
-        ending = "stop token" if rollout.finished else f"cut at rollout.max_response_tokens={cap}"
+        print(f"{run_dir}, step {policy.step}:")
+    for n, completion in enumerate(completions):
+        print(f"[{n}] {completion.text!r}")
+        cap, entropies = config.rollout.max_response_tokens, completion.entropies
+        ending = "stop token" if completion.finished else f"cut at rollout.max_response_tokens={cap}"
         print(
-            f"    {len(rollout.token_ids)} tokens, {ending}, log-prob {rollout.logprobs.sum():.3f}, "
-            f"mean entropy {rollout.entropies.mean():.3f} nats, largest {rollout.entropies.max():.3f} "
-            f"at token {rollout.entropies.argmax()}"
+            f"    {len(completion)} tokens, {ending}, log-prob {completion.logprobs.sum():.3f}, "
+            f"mean entropy {entropies.mean():.3f} nats, largest {entropies.max():.3f} at token {entropies.argmax()}"
         )
     return 0
 
 
-def _question(prompt: str) -> str:
-    try:
-        return question_of(prompt)
-    except ValueError as error:
-        raise ConfigError(f"--prompt {error}") from error
-
-
-def _described(session: Session, rollout: Rollout) -> dict[str, Any]:
-    tokens = [session.texts.codec.decode([token], special_tokens=True) for token in rollout.token_ids.tolist()]
+def _described(policy: Policy, completion: Completion) -> dict[str, Any]:
+    token_ids = completion.token_ids.tolist()
     return {
-        "text": session.texts.response_text(rollout.token_ids, rollout.finished),
-        "finished": rollout.finished,
-        "token_ids": rollout.token_ids.tolist(),
-        "tokens": tokens,
-        "logprobs": rollout.logprobs.tolist(),
-        "entropies": rollout.entropies.tolist(),
+        "text": completion.text,
+        "finished": completion.finished,
+        "token_ids": token_ids,
+        "tokens": [policy.texts.codec.decode([token], special_tokens=True) for token in token_ids],
+        "logprobs": completion.logprobs.tolist(),
+        "entropies": completion.entropies.tolist(),
     }
 
 

@@ -112,41 +112,32 @@ def open_server(
     Raises:
       ConfigError: the weights cannot be used, or the context is beyond the network's positions.
     """
-    from fr3e_jax.cluster.processes import own_processes
-    from fr3e_jax.configuration.error_conversion import as_config_error
+    from fr3e_jax.api.policy import Policy
     from fr3e_jax.serving.answers import Exchanges
     from fr3e_jax.serving.app import Server
     from fr3e_jax.serving.decoder import ServingDecoder
-    from fr3e_jax.session.run_weights import read_run_params, refused_weights
-    from fr3e_jax.session.session import open_sampler, open_texts, start_runtime
+    from fr3e_jax.session.run_weights import refused_weights
 
-    start_runtime(config.runtime.compilation_cache)
     config.tools.kind = "none"
-    texts = open_texts(config)
-    model, sampler = open_sampler(config, texts, own_processes())
-    positions = model.architecture.max_position_embeddings
+    policy = Policy(config, run_dir)
+    codec, positions = policy.texts.codec, policy.positions
     if limits.context > positions:
         raise ConfigError(f"--context={limits.context}; the network has {positions} positions")
-    with as_config_error():
-        params, step = (model.fresh_params(config), 0) if run_dir is None else read_run_params(run_dir, model)
-    with refused_weights(config.model, run_dir, step):
-        weights = sampler.weights.of(params)
-    del params
 
     def decoder(post):
         return ServingDecoder(
-            sampler.engine.programs,
-            weights,
+            policy.sampler.engine.programs,
+            policy.weights,
             lanes=lanes,
             chunk=config.rollout.decode_chunk,
-            pad_id=texts.codec.pad_id,
-            stops=len(texts.codec.stop_ids),
+            pad_id=codec.pad_id,
+            stops=len(codec.stop_ids),
             post=post,
         )
 
-    exchanges = Exchanges(texts, config, names, limits._replace(context=limits.context or positions))
+    exchanges = Exchanges(policy.texts, config, names, limits._replace(context=limits.context or positions))
     server = Server(exchanges, decoder, stopping)
-    with refused_weights(config.model, run_dir, step):
+    with refused_weights(config.model, run_dir, policy.step):
         server.decoder.warm_up()
     return server
 

@@ -92,7 +92,7 @@ def test_a_branch_begins_with_the_base_and_keeps_its_figures(policy, answers):
 
 
 def test_branching_from_a_cached_answer_prefills_nothing(policy):
-    counts = policy._sampler.engine.take_counts
+    counts = policy.sampler.engine.take_counts
     base = longest(policy.sample("1+2", n=4, seed=1))
     counts()
     states = policy.branch(base, at="entropy", anchors=2, n=2)
@@ -106,14 +106,14 @@ def test_branching_from_a_cached_answer_prefills_nothing(policy):
 def test_without_its_cache_a_branch_is_the_same_and_prefills_once(policy):
     kept, dropped = (longest(policy.sample("1+2", n=4, seed=1, keep_caches=keep)) for keep in (True, False))
     assert dropped._trunk is None
-    policy._sampler.engine.take_counts()
+    policy.sampler.engine.take_counts()
     texts = [
         [one.text for state in policy.branch(base, at="entropy", anchors=2, n=3, seed=5) for one in state]
         for base in (kept, dropped, dropped)
     ]
     assert texts[0] == texts[1] == texts[2]
     whole = len(policy.texts.prompt_ids("1+2")) + len(dropped)
-    assert policy._sampler.engine.take_counts().prefill_positions == whole
+    assert policy.sampler.engine.take_counts().prefill_positions == whole
 
 
 @pytest.mark.parametrize("at", ["entropy", "logprob", "gradient", "uniform", "random"])
