@@ -148,6 +148,15 @@ RULES: Rules = {
         "{data.order.sft_min_operands} is more than {data.order.num_operands}; "
         "nearest: data.order.sft_min_operands={=data.order.num_operands}",
     ),
+    "words_have_a_length": (
+        lambda c: c.data.task == "char_count" and c.data.char_count.min_letters > c.data.char_count.max_letters,
+        "{data.char_count.min_letters} is more than {data.char_count.max_letters}; "
+        "nearest: data.char_count.min_letters={=data.char_count.max_letters}",
+    ),
+    "walls_lie_between_cells": (
+        lambda c: c.data.task == "maze" and c.data.maze.side % 2 == 0 and c.data.maze.side - 1,
+        "{data.maze.side} is even; nearest: data.maze.side={}",
+    ),
     "cards_are_read": (
         lambda c: not reads_files(c.data.task) and first_set(c.data, "train", "eval", "weights", "root", "columns"),
         "data.{} is not read by {data.task}; nearest: data.task=datasets",

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.procedural import ProceduralTask, generator, split_by_hash
-from fr3e_jax.data.task import Demonstration, Split
+from fr3e_jax.data.procedural import ProceduralTask
+from fr3e_jax.data.task import Demonstration
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier, exact_match
 
@@ -53,23 +52,23 @@ def hints(combination: str, guess: str) -> str:
 class LockTask(ProceduralTask):
     """*Lock* with the settings ``data.lock``; see ``fr3e_jax.data.task.Task``."""
 
-    name = "lock"
+    name, person = "lock", b"lock test split"
     environment = Lock
 
-    def __init__(self, config: DataConfig):
-        super().__init__(config.lock, config.seed)
+    def sample(self, rng: np.random.Generator, **options: int) -> tuple[str, str]:
+        digits = self.config.digits
+        return "0" * digits + LINE_END, "".join(map(str, rng.integers(10, size=digits)))
 
-    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
-        return "0" * self.config.digits + LINE_END, _draw(rng, self.config.digits, split)
+    def key(self, prompt: str, gold: str) -> str:
+        return gold
 
-    def demonstration(self, index: int, step_fraction: float) -> Demonstration:
+    def demonstrated(self, rng: np.random.Generator, step_fraction: float) -> Demonstration:
         """An episode of a careless player, with the environment's hints.
 
         With probability ``sft_reading`` a digit is one that all hints before it allow, each as likely; else it is any
         digit. So demonstrations teach the form of the game and something of its hints, and they seldom succeed.
         """
-        rng = generator(self.seed, "demonstrations", index)
-        combination = _draw(rng, self.config.digits, "train")
+        prompt, combination = self.draw(rng, "train")
         least, most = [0] * self.config.digits, [9] * self.config.digits
         text = ""
         for _ in range(DEMONSTRATED_TURNS):
@@ -85,21 +84,8 @@ class LockTask(ProceduralTask):
                 least[position] = max(least[position], digit + (hint == "+")) if hint in "+=" else least[position]
                 most[position] = min(most[position], digit - (hint == "-")) if hint in "-=" else most[position]
             text += marks + LINE_END
-        return Demonstration(prompt="0" * self.config.digits + LINE_END, response=text)
+        return Demonstration(prompt, text)
 
     def verifier(self) -> Verifier:
         """Without its environment, the task asks for the combination itself."""
         return exact_match
-
-
-def split_of(combination: str) -> Split:
-    """The split of a combination by a hash: one in 16 each for test and development, the rest to train."""
-    return split_by_hash(combination, b"lock test split", development=1)
-
-
-def _draw(rng: np.random.Generator, digits: int, split: Split) -> str:
-    """A random combination of the wanted split, by rejection sampling."""
-    while True:
-        combination = "".join(map(str, rng.integers(10, size=digits)))
-        if split_of(combination) == split:
-            return combination

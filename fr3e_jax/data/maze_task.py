@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.procedural import ProceduralTask, generator, split_by_hash
-from fr3e_jax.data.task import Demonstration, Split
+from fr3e_jax.data.procedural import ProceduralTask
+from fr3e_jax.data.task import Demonstration
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier
 
@@ -34,22 +33,15 @@ _START: Square = (1, 1)
 class MazeTask(ProceduralTask):
     """*Maze* with the settings ``data.maze``; see ``fr3e_jax.data.task.Task``."""
 
-    name = "maze"
+    name, person = "maze", b"maze test split"
 
-    def __init__(self, config: DataConfig):
-        if config.maze.side % 2 == 0:
-            raise ValueError(f"data.maze.side is {config.maze.side}; expected an odd number: walls lie between cells")
-        super().__init__(config.maze, config.seed)
+    def sample(self, rng: np.random.Generator, **options: int) -> tuple[str, str]:
+        maze = draw_maze(rng, self.config.side)
+        return maze, shortest_path(maze)
 
-    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
-        while True:
-            maze = draw_maze(rng, self.config.side)
-            if split_of(maze) == split:
-                return maze, shortest_path(maze)
-
-    def demonstration(self, index: int, step_fraction: float) -> Demonstration:
+    def demonstrated(self, rng: np.random.Generator, step_fraction: float) -> Demonstration:
         """The shortest path of a training maze."""
-        return Demonstration(*self.draw(generator(self.seed, "demonstrations", index), "train"))
+        return Demonstration(*self.draw(rng, "train"))
 
     def verifier(self) -> Verifier:
         return reaches_goal
@@ -105,8 +97,3 @@ def shortest_path(maze: str) -> str:
             turns_back = moves[-1:] + move in ("82", "28", "46", "64")
             if rows[row + down][column + right] != WALL and not turns_back:
                 walks.append(((row + down, column + right), moves + move))
-
-
-def split_of(maze: str) -> Split:
-    """The split of a maze by a hash of its text: one in 16 each for test and development, the rest to train."""
-    return split_by_hash(maze, b"maze test split", development=1)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.procedural import ProceduralTask, generator, split_by_hash
-from fr3e_jax.data.task import Demonstration, Split
+from fr3e_jax.data.procedural import ProceduralTask
+from fr3e_jax.data.task import Demonstration
 from fr3e_jax.rewards.order_verifier import LINE_END, OrderVerifier, evaluate, is_valid, reduce_at
 
 MODULUS = 10  # of the arithmetic: operands and results are single digits
@@ -21,21 +20,19 @@ class OrderTask(ProceduralTask):
     """*Order* with the settings ``data.order``; see ``fr3e_jax.data.task.Task``."""
 
     name = "order"
+    person, development = b"order test split", 4  # all splits have expressions for every number of operands
 
-    def __init__(self, config: DataConfig):
-        order = config.order
-        if order.sft_min_operands > order.num_operands:
-            raise ValueError(
-                f"data.order.sft_min_operands is {order.sft_min_operands}, more than data.order.num_operands "
-                f"({order.num_operands}); lower the first or raise the second"
-            )
-        super().__init__(order, config.seed)
-
-    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
-        expression = _draw(rng, MODULUS, self.config.num_operands, split)
+    def sample(self, rng: np.random.Generator, **options: int) -> tuple[str, str]:
+        num_operands = options.get("num_operands", self.config.num_operands)
+        operands = rng.integers(MODULUS, size=num_operands).tolist()
+        operators = ["+-*"[i] for i in rng.integers(3, size=num_operands - 1).tolist()] + [""]
+        expression = "".join(f"{a}{operator}" for a, operator in zip(operands, operators, strict=True))
         return expression + LINE_END, evaluate(expression, MODULUS)
 
-    def demonstration(self, index: int, step_fraction: float) -> Demonstration:
+    def key(self, prompt: str, gold: str) -> str:
+        return prompt.removesuffix(LINE_END)
+
+    def demonstrated(self, rng: np.random.Generator, step_fraction: float) -> Demonstration:
         """A solution that reduces a random operator in each line, whatever its precedence.
 
         Demonstrations teach arithmetic, copying and the format. They do not teach the order of operations, which
@@ -45,14 +42,13 @@ class OrderTask(ProceduralTask):
         Every operator is as likely, or with ``sft_valid_share`` that share of the lines reduces a valid one. A low
         share makes demonstrations that seldom succeed, and so a warm start that seldom does.
         """
-        rng = generator(self.seed, "demonstrations", index)
         shortest = self.config.sft_min_operands if step_fraction < 1 else self.config.num_operands
         num_operands = int(rng.integers(shortest, self.config.num_operands + 1))
-        expression = _draw(rng, MODULUS, num_operands, "train")
-        lines = [expression]
+        prompt, _ = self.draw(rng, "train", num_operands=num_operands)
+        lines = [prompt.removesuffix(LINE_END)]
         while len(lines[-1]) > 1:
             lines.append(reduce_at(lines[-1], self._operator(rng, lines[-1]), MODULUS))
-        return Demonstration(prompt=expression + LINE_END, response=LINE_END.join(lines[1:]))
+        return Demonstration(prompt, LINE_END.join(lines[1:]))
 
     def _operator(self, rng: np.random.Generator, expression: str) -> int:
         """The position of the operator that a demonstration reduces next."""
@@ -65,19 +61,3 @@ class OrderTask(ProceduralTask):
 
     def verifier(self) -> OrderVerifier:
         return OrderVerifier(self.config.verifier, MODULUS)
-
-
-def split_of(expression: str) -> Split:
-    """The split of an expression by a hash of its text: one in 16 each for test and development, the rest to train."""
-    # The person string was chosen so that all splits have expressions for every number of operands.
-    return split_by_hash(expression, b"order test split", development=4)
-
-
-def _draw(rng: np.random.Generator, modulus: int, num_operands: int, split: Split) -> str:
-    """A random expression of the wanted split, by rejection sampling."""
-    while True:
-        operands = rng.integers(modulus, size=num_operands).tolist()
-        operators = ["+-*"[i] for i in rng.integers(3, size=num_operands - 1).tolist()] + [""]
-        expression = "".join(f"{a}{operator}" for a, operator in zip(operands, operators, strict=True))
-        if split_of(expression) == split:
-            return expression

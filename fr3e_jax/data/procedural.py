@@ -1,4 +1,4 @@
-"""Problems that a task computes from (seed, stream, index), and the split of a text by its hash."""
+"""Tasks whose problems are computed from (seed, stream, index), and split by a hash."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fr3e_jax.data.task import Split
+from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.problem import Problem
+from fr3e_jax.rewards.verifier import Verifier
 
 STREAMS = {"train": 0, "test": 1, "demonstrations": 2, "development": 3}
 LENGTHS = {"train": 2**31, "test": 4096, "development": 4096}
@@ -21,21 +23,55 @@ HELD_OUT_SEED = 0  # fixed, so that runs with different data seeds are compared 
 class ProceduralTask(abc.ABC):
     """A task that draws its problems; see ``fr3e_jax.data.task.Task``.
 
-    Args:
-      settings: the task's own section of ``data``.
-      seed: ``data.seed``, of the training problems.
+    A hash gives each problem its split: one in 16 to test (part 0) and to development, the rest to train.
+
+    Attributes:
+      name: of the task and of its section of ``data``, which is ``config``.
+      person: sets the hash of one task apart from others', at most 16 bytes.
+      development: the part that is the development split, 1 to 15.
     """
 
-    def __init__(self, settings: Any, seed: int):
-        self.config, self.seed = settings, seed
+    name: str
+    person: bytes
+    development = 1
+
+    def __init__(self, data: DataConfig):
+        self.config, self.seed = getattr(data, self.name), data.seed
         self.dropped: dict[str, int] = {}
 
     def problems(self, split: Split) -> ProceduralProblems:
         return ProceduralProblems(split, self.seed, self.draw)
 
+    def demonstration(self, index: int, step_fraction: float) -> Demonstration:
+        return self.demonstrated(generator(self.seed, "demonstrations", index), step_fraction)
+
+    def draw(self, rng: np.random.Generator, split: Split, **options: int) -> tuple[str, str]:
+        """A random prompt of the split and its answer, by rejection sampling."""
+        while True:
+            prompt, gold = self.sample(rng, **options)
+            if self.split_of(self.key(prompt, gold)) == split:
+                return prompt, gold
+
+    def split_of(self, key: str) -> Split:
+        """The split of a problem by the text that tells it from others."""
+        bucket = hashlib.blake2b(key.encode(), digest_size=8, person=self.person).digest()[0] % 16
+        return "test" if bucket == 0 else "development" if bucket == self.development else "train"
+
+    def key(self, prompt: str, gold: str) -> str:
+        """The text that tells a problem from others."""
+        return prompt
+
     @abc.abstractmethod
-    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
-        """A random prompt of the split and its answer."""
+    def sample(self, rng: np.random.Generator, **options: int) -> tuple[str, str]:
+        """A random prompt of any split and its answer."""
+
+    @abc.abstractmethod
+    def demonstrated(self, rng: np.random.Generator, step_fraction: float) -> Demonstration:
+        """A random demonstration; see ``Task.demonstration``."""
+
+    @abc.abstractmethod
+    def verifier(self) -> Verifier:
+        """The verifier of full responses."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +104,3 @@ def generator(seed: int, stream: str, index: int) -> np.random.Generator:
     """The generator of one problem or demonstration, independent of all others."""
     sequence = np.random.SeedSequence(seed, spawn_key=(STREAMS[stream], index))
     return np.random.Generator(np.random.Philox(sequence))
-
-
-def split_by_hash(text: str, person: bytes, development: int) -> Split:
-    """The split of a text: one in 16 to test (part 0) and to ``development``, the rest to train.
-
-    Args:
-      text: what identifies a problem.
-      person: sets the hash of one task apart from others', at most 16 bytes.
-      development: the part that is the development split, 1 to 15.
-    """
-    bucket = hashlib.blake2b(text.encode(), digest_size=8, person=person).digest()[0] % 16
-    return "test" if bucket == 0 else "development" if bucket == development else "train"

@@ -60,6 +60,11 @@ CASES = {
         "\"evaluation.sets=['aime24 samples=32']\"",
         "nearest: aime24",
     ),
+    "words_have_a_length": (
+        "data.char_count.max_letters=4 data.task=char_count",
+        "data.char_count.min_letters=4",
+    ),
+    "walls_lie_between_cells": ("data.maze.side=8 data.task=maze", "data.maze.side=7"),
     "curriculum_starts_short": ("data.order.sft_min_operands=6", "data.order.sft_min_operands=5"),
     "schedule_has_room_to_decay": (
         "optimizer.schedule=cosine optimizer.warmup_updates=5 optimizer.decay_updates=5",

@@ -1,4 +1,4 @@
-r"""*Char count* has disjoint splits, right demonstrations, and pays for the exact count in the last box alone."""
+r"""*Char count* has right demonstrations, and pays for the exact count in the last box alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fr3e_jax.configuration.schema import CharCountConfig, DataConfig
-from fr3e_jax.data.char_count_task import CharCountTask, split_of
+from fr3e_jax.data.char_count_task import CharCountTask
 from fr3e_jax.problem import Problem
 
 
@@ -16,7 +16,7 @@ def make(seed=0, **settings):
 
 
 @pytest.mark.parametrize("settings", [{}, {"min_letters": 1, "max_letters": 2}, {"min_letters": 30, "max_letters": 30}])
-def test_questions_and_demonstrations_are_right_and_held_out_ones_never_occur_in_training(settings):
+def test_questions_and_demonstrations_are_right(settings):
     task = make(**settings)
     demonstrations = [task.demonstration(index, 1.0) for index in range(200)]
     for demonstration in demonstrations:
@@ -28,23 +28,13 @@ def test_questions_and_demonstrations_are_right_and_held_out_ones_never_occur_in
         assert task.config.min_letters <= len(lines) <= task.config.max_letters
         problem = Problem("0", demonstration.prompt, str(word.count(letter)))
         assert task.verifier()(problem, demonstration.response, True).right
-    parts = {split: [p.prompt for p in task.problems(split)[:200]] for split in ("train", "development", "test")}
-    parts["train"] += [demonstration.prompt for demonstration in demonstrations]
-    for split, prompts in parts.items():
-        assert {split_of(prompt) for prompt in prompts} == {split}
 
 
-def test_problems_are_those_of_their_seed_and_of_every_length_and_count():
+def test_problems_are_of_every_length_and_count():
     problems = make().problems("train")[:2000]
-    assert problems == make().problems("train")[:2000] != make(seed=1).problems("train")[:2000]
     words = [re.sub(r".* in |[-?]", "", problem.prompt) for problem in problems]
     assert {len(word) for word in words} == set(range(5, 21))
     assert {int(problem.gold) for problem in problems} == set(range(1, 21))
-
-
-def test_bounds_that_leave_no_length_are_refused():
-    with pytest.raises(ValueError, match=r"min_letters is 9, more than data\.char_count\.max_letters \(5\)"):
-        make(min_letters=9, max_letters=5)
 
 
 @pytest.mark.parametrize(

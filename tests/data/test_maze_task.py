@@ -1,4 +1,4 @@
-"""*Maze* has perfect mazes in disjoint splits, shortest demonstrations, and a reward for walks to the goal alone."""
+"""*Maze* has perfect mazes, shortest demonstrations, and a reward for walks to the goal alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.configuration.task_sections import MazeConfig
 from fr3e_jax.data.character_tokenizer import CHARACTERS
-from fr3e_jax.data.maze_task import MazeTask, reaches_goal, shortest_path, split_of
+from fr3e_jax.data.maze_task import MazeTask, reaches_goal, shortest_path
 from fr3e_jax.problem import Problem
 
 MAZE = """\
@@ -30,24 +30,20 @@ def reward(response, finished=True):
 
 
 @pytest.mark.parametrize("side", [7, 9, 17])
-def test_mazes_are_perfect_and_held_out_ones_never_occur_in_training(side):
+def test_mazes_are_perfect_and_demonstrations_the_shortest_paths(side):
     task = make(side=side)
-    parts = {split: [p.prompt for p in task.problems(split)[:60]] for split in ("train", "development", "test")}
     demonstrations = [task.demonstration(index, 1.0) for index in range(60)]
-    parts["train"] += [demonstration.prompt for demonstration in demonstrations]
-    for split, mazes in parts.items():
-        assert {split_of(maze) for maze in mazes} == {split}
-        for maze in mazes:
-            rows = maze.split("\n")
-            ways = {(r, c) for r in range(side) for c in range(side) if rows[r][c] != "%"}
-            edges = sum((r + 1, c) in ways for r, c in ways) + sum((r, c + 1) in ways for r, c in ways)
-            reached = [(1, 1)]
-            for r, c in reached:
-                beside = ((r - 1, c), (r + 1, c), (r, c - 1), (r, c + 1))
-                reached += [square for square in beside if square in ways and square not in reached]
-            assert set(reached) == ways and edges == len(ways) - 1, "a tree: connected, and without a cycle"
-            assert len(ways) == 2 * (side // 2) ** 2 - 1 and maze.count("(") == maze.count(")") == 1
-            assert set(maze) <= set(CHARACTERS)
+    for maze in [demonstration.prompt for demonstration in demonstrations]:
+        rows = maze.split("\n")
+        ways = {(r, c) for r in range(side) for c in range(side) if rows[r][c] != "%"}
+        edges = sum((r + 1, c) in ways for r, c in ways) + sum((r, c + 1) in ways for r, c in ways)
+        reached = [(1, 1)]
+        for r, c in reached:
+            beside = ((r - 1, c), (r + 1, c), (r, c - 1), (r, c + 1))
+            reached += [square for square in beside if square in ways and square not in reached]
+        assert set(reached) == ways and edges == len(ways) - 1, "a tree: connected, and without a cycle"
+        assert len(ways) == 2 * (side // 2) ** 2 - 1 and maze.count("(") == maze.count(")") == 1
+        assert set(maze) <= set(CHARACTERS)
     for demonstration in demonstrations:
         problem = Problem("0", demonstration.prompt, "")
         assert task.verifier()(problem, demonstration.response, True) == 1
@@ -62,16 +58,6 @@ def walked(path):
         down, right = {"8": (-1, 0), "2": (1, 0), "4": (0, -1), "6": (0, 1)}[move]
         squares.append((squares[-1][0] + down, squares[-1][1] + right))
     return squares
-
-
-def test_problems_are_those_of_their_seed():
-    assert make().problems("train")[:50] == make().problems("train")[:50] != make(seed=1).problems("train")[:50]
-    assert make().problems("test")[:50] == make(seed=1).problems("test")[:50]
-
-
-def test_an_even_side_is_refused():
-    with pytest.raises(ValueError, match=r"data\.maze\.side is 8; expected an odd number"):
-        make(side=8)
 
 
 def test_the_shortest_path_and_detours_that_end_on_the_goal_are_right():

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from fr3e_jax.configuration.schema import DataConfig, OrderConfig
-from fr3e_jax.data.order_task import OrderTask, split_of
+from fr3e_jax.data.order_task import OrderTask
 from fr3e_jax.rewards.order_verifier import is_valid, reduce_at, valid_reductions
 
 
@@ -22,24 +22,6 @@ def test_problems_have_the_right_form_and_answer():
         assert problem.prompt == expression + ">"
         assert len(expression) == 9
         assert problem.gold == str(eval(expression) % 10)
-
-
-@pytest.mark.parametrize("num_operands", [2, 5])
-def test_held_out_expressions_never_occur_in_training(num_operands):
-    task = make(num_operands=num_operands, sft_min_operands=2)
-    train = {problem.prompt for problem in task.problems("train")[:3000]}
-    shown = {task.demonstration(i, i % 2).prompt for i in range(3000)}
-    test = {problem.prompt for problem in task.problems("test")[:3000]}
-    assert not test & (train | shown)
-    assert {split_of(prompt[:-1]) for prompt in test} == {"test"}
-    assert {split_of(prompt[:-1]) for prompt in train | shown} == {"train"}
-
-
-@pytest.mark.parametrize("num_operands", [2, 3, 16])
-def test_all_splits_have_problems_for_every_setting(num_operands):
-    task = make(num_operands=num_operands, sft_min_operands=2)
-    for split in ("train", "development", "test"):
-        assert len(task.problems(split)[0].prompt) == 2 * num_operands
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
@@ -85,11 +67,6 @@ def test_curriculum_mixes_lengths_until_it_ends():
     assert set(operands(0.0)) == set(operands(0.99)) == {4, 5, 6}
     assert min(operands(0.0).values()) > 150
     assert set(operands(1.0)) == {6}
-
-
-def test_curriculum_longer_than_the_problems_is_refused():
-    with pytest.raises(ValueError, match="data.order.sft_min_operands is 3, more than data.order.num_operands"):
-        make(num_operands=2)
 
 
 def test_verifier_follows_the_configuration():
