@@ -359,8 +359,14 @@ class TextCodec:
         """
         if rows:
             return [*self.token_bytes()[:rows], *[b""] * (rows - len(self))]
-        if self._pieces is not None:
-            return self._pieces[True]
+        return self._spelled_singly if self._pieces is None else self._pieces[True]
+
+    @functools.cached_property
+    def _spelled_singly(self) -> list[bytes]:
+        """`token_bytes` of a tokenizer whose texts are not its tokens' bytes in turn."""
+        backend = self.tokenizer.backend_tokenizer
+        if "ByteLevel" in repr(backend.decoder):  # within a sequence of decoders
+            return _byte_level_tokens(backend)
         texts = [self.decode([token], special_tokens=True) for token in range(len(self))]
         before = next((i for i, text in enumerate(texts) if text.isascii() and text.isalnum()), None)
         if before is not None:
@@ -396,18 +402,23 @@ class TextCodec:
         backend = self.tokenizer.backend_tokenizer
         if not isinstance(backend.decoder, ByteLevel):
             return None
-        byte_of = _bytes_of_characters()
-
-        def spelled(token: str) -> bytes:
-            try:
-                return bytes([byte_of[character] for character in token])
-            except KeyError:  # an added token with other characters
-                return token.encode()
-
-        every = {token_id: spelled(token) for token, token_id in backend.get_vocab(with_added_tokens=True).items()}
         special = {token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special}
-        pieces = [every.get(token_id, b"") for token_id in range(max(every, default=-1) + 1)]
+        pieces = _byte_level_tokens(backend)
         return [b"" if token_id in special else piece for token_id, piece in enumerate(pieces)], pieces
+
+
+def _byte_level_tokens(backend: Any) -> list[bytes]:
+    """The bytes of each token of a byte-level vocabulary, special tokens included."""
+    byte_of = _bytes_of_characters()
+
+    def spelled(token: str) -> bytes:
+        try:
+            return bytes([byte_of[character] for character in token])
+        except KeyError:  # an added token with other characters
+            return token.encode()
+
+    every = {token_id: spelled(token) for token, token_id in backend.get_vocab(with_added_tokens=True).items()}
+    return [every.get(token_id, b"") for token_id in range(max(every, default=-1) + 1)]
 
 
 def _bytes_of_characters() -> dict[str, int]:

@@ -26,6 +26,12 @@ def byte_level():
     return backend
 
 
+def byte_level_in_sequence():
+    backend = byte_level()
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()])
+    return backend
+
+
 def pieces(decoder):
     """A vocabulary as sentencepiece makes it: words with their space, and bytes for all other characters."""
     words = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256)), "▁CALL", "▁CALL(", "CALL", "CALL(", "▁x"]
@@ -52,6 +58,7 @@ def metaspace_decoder():
 
 TOKENIZERS = {
     "byte level": byte_level,
+    "byte level in a sequence": byte_level_in_sequence,
     "sentencepiece": lambda: pieces(llama_decoder()),
     "metaspace": lambda: pieces(metaspace_decoder()),
 }
