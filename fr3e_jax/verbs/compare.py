@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fr3e_jax.cli.arguments import number, on_this_machine, write_output
@@ -17,11 +15,10 @@ from fr3e_jax.cli.tables import TableConsole, fitted
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.studies.analysis.comparison import Comparison, compare
-from fr3e_jax.studies.analysis.comparison_content import CSV_COLUMNS, as_json, as_markdown, csv_rows
+from fr3e_jax.studies.analysis.comparison_content import as_json
 from fr3e_jax.studies.analysis.comparison_tables import tables
 from fr3e_jax.studies.analysis.run_groups import Collection, collect
 from fr3e_jax.studies.printing import print_tables
-from fr3e_jax.visible_text import visible
 
 STDOUT = "-"
 finite = number(float, "a number; expected a score such as 0.6", math.isfinite)
@@ -67,12 +64,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--page", type=on_this_machine, metavar="FILE", help="write a page with curves: HTML that opens from disk"
     )
     parser.add_argument(
-        "--markdown", type=on_this_machine, metavar="FILE", help="write the tables as Markdown; - for standard output"
-    )
-    parser.add_argument(
-        "--csv", type=on_this_machine, metavar="FILE", help="write all points and results as CSV; - for standard output"
-    )
-    parser.add_argument(
         "--json", type=on_this_machine, metavar="FILE", help="write all results as JSON; - for standard output"
     )
 
@@ -83,21 +74,13 @@ def _collected(paths: Sequence[str]) -> Collection:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the tables, unless a file goes to standard output, and write the files.
+    """Write the files that are asked for, and print the tables, unless JSON goes to standard output.
 
     Raises:
       ConfigError: the runs cannot be compared, an option does not fit them, or a file cannot be written.
     """
-    makers: dict[str, Callable[[Comparison], str]] = {
-        "markdown": as_markdown,
-        "csv": _csv,
-        "json": _json,
-        "page": _page,
-    }
-    targets = {name: getattr(arguments, name) for name in makers if getattr(arguments, name)}
-    to_stdout = [name for name, target in targets.items() if target == STDOUT]
-    if len(to_stdout) > 1 or "page" in to_stdout:
-        raise ConfigError(f"--{' - and --'.join(to_stdout)} -: expected one of markdown, csv, json on standard output")
+    if arguments.page == STDOUT:
+        raise ConfigError("--page - is no file; expected one to open in a browser, such as --page comparison.html")
     comparison = compare(
         _collected(arguments.paths),
         by=[key for key in arguments.by.split(",") if key],
@@ -107,16 +90,22 @@ def run(arguments: argparse.Namespace) -> int:
         reach=arguments.reach,
         seed=arguments.bootstrap_seed,
     )
-    files = {name: target for name, target in targets.items() if target != STDOUT}
-    for name, target in files.items():
-        folder = Path(target).expanduser().parent
-        write_output(target, _page(comparison, folder) if name == "page" else makers[name](comparison))
-    if to_stdout:
-        sys.stdout.write(makers[to_stdout[0]](comparison))
+    files = {}
+    if arguments.json:
+        files[arguments.json] = json.dumps(as_json(comparison), indent=2, allow_nan=False) + "\n"
+    if arguments.page:
+        from fr3e_jax.studies.reports.comparison_page import comparison_page
+
+        files[arguments.page] = comparison_page(comparison, Path(arguments.page).expanduser().parent)
+    printed = files.pop(STDOUT, "")
+    for path, content in files.items():
+        write_output(path, content)
+    if printed:
+        sys.stdout.write(printed)
     else:
         print_comparison(comparison)
-    for target in files.values():
-        print(f"wrote {target}", file=sys.stderr if to_stdout else sys.stdout)
+    for path in files:
+        print(f"wrote {path}", file=sys.stderr if printed else sys.stdout)
     return 0
 
 
@@ -129,28 +118,6 @@ def print_comparison(comparison: Comparison) -> None:
             console.print(fitted(f"  ! {flag.kind}: {flag.text}"), style="yellow", soft_wrap=True)
         console.print()
     print_tables(tables(comparison), console)
-
-
-def _csv(comparison: Comparison) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, CSV_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _safe(value) for name, value in row.items()} for row in csv_rows(comparison))
-    return stream.getvalue()
-
-
-def _safe(value: object) -> object:
-    return visible(value) if isinstance(value, str) else value
-
-
-def _json(comparison: Comparison) -> str:
-    return json.dumps(as_json(comparison), indent=2, allow_nan=False) + "\n"
-
-
-def _page(comparison: Comparison, folder: Path | None = None) -> str:
-    from fr3e_jax.studies.reports.comparison_page import comparison_page
-
-    return comparison_page(comparison, folder)
 
 
 VERB = Verb("fr3e compare runs/sweep-demo-20250101-120000 --page comparison.html", declare, run, recipe=False)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fr3e_jax.cli.arguments import declare_print_config, on_this_machine, steps, write_output
+from fr3e_jax.cli.arguments import declare_print_config, steps
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import print_config, run_to_read, settings_of_run
 from fr3e_jax.cli.tables import TableConsole, text_table
@@ -46,7 +46,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         choices=("lm-eval", "inspect"),
         help="write results and samples also as lm-eval or Inspect read them, into the folder of the evaluation",
     )
-    parser.add_argument("--markdown", type=on_this_machine, metavar="FILE", help="write the table as Markdown")
     declare_print_config(parser)
 
 
@@ -80,8 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(*rows(results))
         print("\n".join(["responses:", *(f"  {result.folder}" for result in results)]))
-    if arguments.markdown:
-        write_output(arguments.markdown, markdown(results))
     return code
 
 
@@ -110,13 +107,6 @@ def rows(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
         return "" if value is None else f"{value:.1%}" if is_score(name) else f"{value:.4g}"
 
     return ["model", *names], [[r.name, *(cell(r.metrics.get(n), n) for n in names)] for r in results]
-
-
-def markdown(results: Sequence[Result]) -> str:
-    """The table in Markdown."""
-    head, body = rows(results)
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
-    return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
 
 
 def as_json(results: Sequence[Result]) -> str:

@@ -19,7 +19,7 @@ from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.verbs import evaluations
-from fr3e_jax.verbs.eval import columns, markdown, rows
+from fr3e_jax.verbs.eval import columns, rows
 from fr3e_jax.verbs.evaluations import Result
 from fr3e_jax.verdict import Verdict
 
@@ -71,10 +71,9 @@ def test_several_checkpoints_and_models_share_a_table_and_none_is_evaluated_twic
     assert printed(capsys, *arguments) == first and len(called) == 4
     printed(capsys, recipe, "--run", str(run), "evaluation.temperature=0.5")
     assert len(called) == 5, "other settings are another evaluation"
-    assert main(["eval", *arguments, "--markdown", str(tmp_path / "t.md")]) == 0
+    assert main(["eval", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[0] == "model" and any(line.split()[0] == "greedy" for line in lines)
-    assert (tmp_path / "t.md").read_text().count("\n") == 5
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -122,4 +121,3 @@ def test_the_table_has_scores_first_and_the_scores_of_each_set():
     assert columns(results) == ["avg", "greedy", "a/avg@4", "b/greedy", "length/mean"]
     assert rows(results)[1][0] == ["x|y", "50.0%", "25.0%", "75.0%", "50.0%", "20"]
     assert rows(results)[1][1] == ["z", "", "100.0%", "", "", ""]
-    assert markdown(results).splitlines()[2].startswith("| x\\|y | 50.0% |")
