@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,29 @@ class HeldOut:
     prompt_ids: np.ndarray
     benchmark: str
     settings: EvaluationConfig
+
+    def entry(
+        self,
+        step: int,
+        sample: int,
+        rollout: Rollout,
+        verdict: Verdict,
+        prefix: np.ndarray | None = None,
+        **fields: Any,
+    ) -> Entry:
+        """A response to it as it is stored; ``fields`` are further ones of its record."""
+        fields |= {
+            "step": step,
+            "prompt_position": self.index,
+            "problem_id": self.problem.id,
+            "prompt_ids": self.prompt_ids,
+            "reward": verdict.reward,
+            "outcome": verdict.outcome,
+            "base": sample,
+            "kept": False,
+            "benchmark": self.benchmark,
+        }
+        return Entry(fields, rollout, self.problem.gold, prefix)
 
 
 class Selection(NamedTuple):
@@ -113,20 +136,8 @@ class Evaluation:
         """The responses as they are stored; ``step``: training steps that the weights have seen."""
         for held_out, rollouts, verdicts in zip(self.problems, self.rollouts, self.verdicts, strict=True):
             for sample, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True)):
-                fields = {
-                    "id": f"eval/{step}/{held_out.index}/{sample}",
-                    "step": step,
-                    "kind": "eval",
-                    "prompt_position": held_out.index,
-                    "problem_id": held_out.problem.id,
-                    "prompt_ids": held_out.prompt_ids,
-                    "reward": verdict.reward,
-                    "outcome": verdict.outcome,
-                    "base": sample,
-                    "kept": False,
-                    "benchmark": held_out.benchmark,
-                }
-                yield Entry(fields, rollout, held_out.problem.gold)
+                name = f"eval/{step}/{held_out.index}/{sample}"
+                yield held_out.entry(step, sample, rollout, verdict, id=name, kind="eval")
 
 
 def summary_of(complaints: Sequence[str]) -> list[str]:

@@ -80,7 +80,7 @@ def test_only_the_named_analyses_of_two_runs_are_printed_as_json(run, tmp_path, 
     everything = [argument for argument in arguments if argument not in ("--only", "advantages_over_steps")]
     assert main(["analyse", *everything]) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out) and "left out: pass_at_k of other: no problem has two samples" in printed.err
+    assert json.loads(printed.out) and "left out: pass_at_k of other: no stored evaluation samples" in printed.err
     assert (run.directory.path / "analysis" / "with_other" / "advantages_over_steps.csv").is_file()
 
 

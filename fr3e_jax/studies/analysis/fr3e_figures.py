@@ -49,13 +49,9 @@ def advantages_over_steps(material: Material) -> Figure:
 
 @analysis("samples", "FR3E, figure 6")
 def reward_by_problem(material: Material) -> HeatMap:
-    """Share of right samples of each problem at each step, hardest problem first.
-
-    Problems of the evaluations; without their samples, problems that training drew at two steps or more.
-    """
-    responses, origin = material.sampled_problems
-    evaluated = origin.startswith("evaluation")
-    mask = responses.graded & responses.column(lambda r: r.base > 0 if evaluated else r.kind == "base")
+    """Share of right samples of each problem at each evaluation, hardest problem first."""
+    responses = material.evaluation
+    mask = responses.graded & responses.column(lambda r: r.base > 0)
     steps = [int(step) for step in np.unique(responses.step[mask])]
     problems, indices = np.unique(responses.column(problem_of, str)[mask], return_inverse=True)
     columns = np.searchsorted(steps, responses.step[mask])
@@ -78,5 +74,5 @@ def reward_by_problem(material: Material) -> HeatMap:
         lines=[str(problems[i]) for i in order],
         values=[[finite(value) for value in share[i]] for i in order],
         unit="share of right samples",
-        note=f"{len(order)} of {int(often.sum())} problems, hardest first; {origin}; {responses.note}",
+        note=f"{len(order)} of {int(often.sum())} problems, hardest first; {responses.note}",
     )

@@ -45,26 +45,15 @@ class Material:
 
     @cached_property
     def evaluation(self) -> Responses:
-        """Samples of the evaluations.
+        """Samples of the evaluations, with one that is no greedy answer.
 
         Raises:
-          NothingToShow: none is stored.
+          NothingToShow: there is none.
         """
-        return self._read("eval", "no stored evaluation samples (runtime.store_rollouts)")
-
-    @cached_property
-    def sampled_problems(self) -> tuple[Responses, str]:
-        """Independent samples of problems and their origin: evaluation samples, else base rollouts of training.
-
-        Raises:
-          NothingToShow: none is stored.
-        """
-        try:
-            if any(record.base > 0 for record in self.evaluation.records):
-                return self.evaluation, "evaluation samples, without the greedy answer"
-        except NothingToShow:
-            pass
-        return self.training, "base rollouts of training"
+        responses = self._read("eval", "no stored evaluation samples (runtime.store_rollouts)")
+        if not any(record.base > 0 for record in responses.records):
+            raise NothingToShow("no evaluation sample but greedy answers (evaluation.samples)")
+        return responses
 
     def _read(self, stem: Stem, missing: str) -> Responses:
         responses = read_responses(self.run, stem, seed=self.seed, limits=self.limits)
@@ -79,10 +68,7 @@ class Analysis:
 
     name: str
     need: str
-    """Data of a run: training rollouts or samples.
-
-    Samples are those of an evaluation, else base rollouts of training.
-    """
+    """Data of a run: training rollouts, or samples of evaluations."""
     source: str
     find: Callable[[Material], Finding]
 

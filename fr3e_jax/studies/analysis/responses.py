@@ -169,16 +169,6 @@ def is_right(record: RolloutRecord) -> bool:
     return record.outcome == "right" if record.outcome is not None else record.reward >= SUCCESS
 
 
-def thirds(steps: Iterable[int]) -> dict[str, list[int]]:
-    """The first and the last third of the steps, at least one each; all of them if there is one step alone."""
-    ordered = sorted(set(steps))
-    size = max(1, len(ordered) // 3)
-    if len(ordered) == 1:
-        return {f"step {ordered[0]}": ordered}
-    first, last = ordered[:size], ordered[-size:]
-    return {f"steps {s[0]} to {s[-1]}" if len(s) > 1 else f"step {s[0]}": s for s in (first, last)}
-
-
 def by_step(
     steps: np.ndarray, values: np.ndarray, quantiles: Sequence[float]
 ) -> tuple[list[int], list[list[float]], list[float]]:

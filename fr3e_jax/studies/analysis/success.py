@@ -14,21 +14,19 @@ import numpy as np
 from fr3e_jax.studies.analysis.bootstrap import means_of_resamples, percentiles
 from fr3e_jax.studies.analysis.figure import Figure, Series
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
-from fr3e_jax.studies.analysis.responses import Responses, problem_of, thirds
+from fr3e_jax.studies.analysis.responses import Responses, problem_of
 
 DRAWS = 1_000  # resamples of the problems, for the intervals
 MOST_PLACES = 48  # on the k axis
 VOTES = 200  # seeded subsets for maj@k below k = n
 
 
-def sampled(responses: Responses, *, evaluation: bool) -> dict[tuple[str, int], dict[str, list[int]]]:
-    """(benchmark, step) → problem → indices of its independent graded samples: neither greedy answers nor branches."""
+def sampled(responses: Responses) -> dict[tuple[str, int], dict[str, list[int]]]:
+    """(benchmark, step) → problem → indices of its graded samples, without the greedy answer."""
     groups: dict[tuple[str, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for i, record in enumerate(responses.records):
-        independent = record.base > 0 if evaluation else record.kind == "base"
-        if independent and responses.graded[i]:
-            problem = problem_of(record) if evaluation else f"{problem_of(record)} of step {record.step}"
-            groups[record.benchmark, record.step][problem].append(i)
+        if record.base > 0 and responses.graded[i]:
+            groups[record.benchmark, record.step][problem_of(record)].append(i)
     return {key: dict(problems) for key, problems in sorted(groups.items())}
 
 
@@ -76,10 +74,9 @@ def first_and_last(keys: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class SampleSets:
-    """Sets of problems to compare: the first and last evaluation, else the first and last third of training."""
+    """Sets of problems to compare: those of the first and of the last evaluation."""
 
     responses: Responses
-    origin: str
     problems: Mapping[str, Mapping[str, list[int]]]
     """Name of the set → problem → indices of its samples."""
     seed: int
@@ -91,25 +88,15 @@ class SampleSets:
         Raises:
           NothingToShow: no problem has two samples.
         """
-        responses, origin = material.sampled_problems
-        evaluation = origin.startswith("evaluation")
-        groups = sampled(responses, evaluation=evaluation)
-        if evaluation:
-            sets = {
-                f"{benchmark}, step {step}" if benchmark else f"step {step}": groups[benchmark, step]
-                for benchmark, step in first_and_last(list(groups))
-            }
-        else:
-            sets = {
-                name: {
-                    p: rows for (_, step), problems in groups.items() if step in steps for p, rows in problems.items()
-                }
-                for name, steps in (thirds(step for _, step in groups) if groups else {}).items()
-            }
+        groups = sampled(material.evaluation)
+        sets = {
+            f"{benchmark}, step {step}" if benchmark else f"step {step}": groups[benchmark, step]
+            for benchmark, step in first_and_last(list(groups))
+        }
         sets = {name: problems for name, problems in sets.items() if min(map(len, problems.values()), default=0) > 1}
         if not sets:
             raise NothingToShow("no problem has two samples")
-        return cls(responses, origin, sets, material.seed)
+        return cls(material.evaluation, sets, material.seed)
 
     def curves(self, of_set: Callable[[Mapping[str, list[int]], list[int]], np.ndarray]) -> list[Series]:
         """A line with its interval over k = 1 … n for each set; ``of_set``: from problems and ks → ``[P, K]``."""
@@ -122,9 +109,8 @@ class SampleSets:
 
     @property
     def note(self) -> str:
-        """Origin and intervals, for the figures."""
-        bands = f"bands: 95 % bootstrap over problems, {DRAWS} draws, seed {self.seed}"
-        return f"{self.origin}; {bands}; {self.responses.note}"
+        """Intervals and samples, for the figures."""
+        return f"bands: 95 % bootstrap over problems, {DRAWS} draws, seed {self.seed}; {self.responses.note}"
 
 
 @analysis("samples", "Deng et al. 2025, equation 2, figure 1a")

@@ -27,21 +27,19 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.evaluate import HeldOut, held_out_problems
+from fr3e_jax.loop.rollout_entries import Entry, records_of
 from fr3e_jax.objectives.intervention import intervention, read_group, replaceable
 from fr3e_jax.policy.network import Params
 from fr3e_jax.problem import Problem
 from fr3e_jax.rollouts.noise import CHOICE, SAMPLE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
-from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
-from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.session.grading import Grading, GradingFailed
 from fr3e_jax.session.run_weights import load_run_params, refused_weights
 from fr3e_jax.session.session import Session, open_session
-from fr3e_jax.session.texts import Texts
 from fr3e_jax.studies.analysis.bootstrap import interval_of_mean
 from fr3e_jax.studies.analysis.figure import Figure, Finding, Series, TextTable
 from fr3e_jax.studies.analysis.finding_content import write_findings
@@ -211,7 +209,7 @@ def intervene(
     counts = session.sampler.engine.take_counts()
     if session.processes.first:
         decode = session.texts.codec.decode
-        records = list(_records(replacements, responses, step, session.texts))
+        records = records_of(_entries(replacements, responses, step), session.texts)
         rollout_store.write_rollouts(RunDirectory(folder), step, records, stem=STEM)
         note = (
             f"{len(replacements)} replacements in {len(responses)} responses to {plan.problems} held-out problems, "
@@ -407,47 +405,24 @@ def _examples(replacements: Sequence[Replacement], decode, note: str) -> TextTab
     )
 
 
-def _records(
-    replacements: Sequence[Replacement], responses: Sequence[SampledResponse], step: int, texts: Texts
-) -> Iterator[RolloutRecord]:
+def _entries(replacements: Sequence[Replacement], responses: Sequence[SampledResponse], step: int) -> Iterator[Entry]:
     """The responses as base rollouts, then the continuations: state 0 is the original side, 1 the substituted one."""
-
-    def record(
-        response: SampledResponse, rollout: Rollout, verdict: Verdict, prefix: np.ndarray | None, **fields: Any
-    ) -> RolloutRecord:
-        held_out = response.held_out
-        return RolloutRecord(
-            step=step,
-            prompt_position=held_out.index,
-            problem_id=held_out.problem.id,
-            prompt_ids=held_out.prompt_ids,
-            token_ids=rollout.token_ids,
-            logprobs=rollout.logprobs,
-            entropies=rollout.entropies,
-            reward=verdict.reward,
-            outcome=verdict.outcome,
-            finished=rollout.finished,
-            base=response.sample,
-            answers=answer_spans(rollout.tool_written),
-            kept=False,
-            benchmark=held_out.benchmark,
-            **texts.of_record(held_out.problem.gold, held_out.prompt_ids, rollout, prefix),
-            **fields,
-        )
 
     def name(response: SampledResponse) -> str:
         return f"{STEM}/{step}/{response.held_out.index}/{response.sample}"
 
-    for response in responses:
-        fields = {"id": name(response), "kind": "base", "anchors": response.chosen}
-        yield record(response, response.rollout, response.verdict, None, **fields)
-    for r in replacements:
-        parent, ids = name(r.response), r.response.rollout.token_ids
+    for r in responses:
+        fields = {"id": name(r), "kind": "base", "anchors": r.chosen}
+        yield r.held_out.entry(step, r.sample, r.rollout, r.verdict, **fields)
+    for replacement in replacements:
+        response, position = replacement.response, replacement.position
         for side in (ORIGINAL, SUBSTITUTED):
-            fields = {"kind": "state", "parent": parent, "state": side, "fork": r.position + 1 - side}
-            for m, (rollout, verdict) in enumerate(zip(r.rollouts[side], r.verdicts[side], strict=True)):
-                fields |= {"id": f"{parent}/{r.position}/{side}/{m}", "branch": m}
-                yield record(r.response, rollout, verdict, ids[: fields["fork"]], **fields)
+            fork, prefix = position + 1 - side, response.rollout.token_ids[: position + 1 - side]
+            state = {"kind": "state", "parent": name(response), "state": side, "fork": fork}
+            sampled = zip(replacement.rollouts[side], replacement.verdicts[side], strict=True)
+            for m, (rollout, verdict) in enumerate(sampled):
+                fields = state | {"id": f"{name(response)}/{position}/{side}/{m}", "branch": m}
+                yield response.held_out.entry(step, response.sample, rollout, verdict, prefix, **fields)
 
 
 VERB = Verb(

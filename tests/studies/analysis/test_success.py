@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from analysed_runs import made_up_run, rollout
 
-from fr3e_jax.studies.analysis.catalogue import findings
+from fr3e_jax.studies.analysis.catalogue import analyse, findings
 from fr3e_jax.studies.analysis.success import curve_with_interval, places
 
 RIGHT = {0: [[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 1, 0]], 8: [[0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]}
@@ -49,11 +49,11 @@ def test_places_of_many_samples_are_few_and_hold_the_powers_of_two():
     assert {1, 2, 4, 256, 512, 1000} <= set(places(1000)) and len(places(1000)) < 60
 
 
-def test_without_samples_the_curve_is_that_of_training_and_says_so(tmp_path):
+def test_rollouts_of_training_and_greedy_answers_are_no_samples(tmp_path):
     rollouts = [rollout(1, 0, base, base == 0, [2, 1]) for base in range(4)]
-    rollouts.append(rollout(1, 0, 0, True, [2, 1], kind="state", id="s", state=0, branch=0))
-    (figure,) = findings(made_up_run(tmp_path / "run", rollouts=rollouts), only=["pass_at_k"])
-    assert figure.series[0].y == pytest.approx([0.25, 0.5, 0.75, 1.0]) and "base rollouts of training" in figure.note
+    greedy = [rollout(1, 0, 0, True, [2, 1], kind="eval")]
+    found, left_out = analyse([made_up_run(tmp_path / "run", rollouts=rollouts, samples=greedy)], only=["pass_at_k"])
+    assert not found and left_out[0].reason.startswith("no evaluation sample but greedy answers")
 
 
 def test_each_evaluation_set_has_its_own_curve(tmp_path):
