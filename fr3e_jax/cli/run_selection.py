@@ -30,12 +30,11 @@ from fr3e_jax.stores.reading import Place
 _NO_PROFILE = "runtime.profile_steps=0"
 
 
-def separated(arguments: argparse.Namespace, option: str, default: str) -> argparse.Namespace:
-    """The arguments with ``--option seed=1`` read as the option alone and a setting, unless there is such a folder."""
-    value = getattr(arguments, option)
+def separated(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The arguments with ``--resume seed=1`` read as the option alone and a setting, unless there is such a folder."""
+    value = arguments.resume
     if value and re.match(r"[\w.]+=", value) and not Path(value).is_dir():
-        changed = {option: default, "overrides": [value, *arguments.overrides]}
-        return argparse.Namespace(**vars(arguments) | changed)
+        return argparse.Namespace(**vars(arguments) | {"resume": "", "overrides": [value, *arguments.overrides]})
     return arguments
 
 
@@ -54,7 +53,7 @@ def start_or_resume(
     Raises:
       ConfigError: see `locate_run`.
     """
-    config, run_dir, resume = locate_run(separated(arguments, "resume", ""), verb)
+    config, run_dir, resume = locate_run(separated(arguments), verb)
     if print_config(arguments, config):
         return 0
     say(f"fr3e {verb} {config.name}: {f'resuming {run_dir}' if resume else 'starting'}", config.runtime.console)

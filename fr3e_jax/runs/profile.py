@@ -1,4 +1,4 @@
-"""``fr3e train --profile``: a table of where the time of some steps goes, and a trace of the step after them.
+"""``runtime.profile_steps``: a table of where the time of some steps goes, and a trace of the step after them.
 
 The first `WARM_UP_STEPS` steps are not profiled. In a measured step each compiled program is waited for, so that its
 time is its own. Nothing overlaps then, and a step takes longer than usual.

@@ -1,6 +1,5 @@
 """The names of `fr3e_jax` and what a run stored, from Python."""
 
-import importlib.util
 import subprocess
 import sys
 
@@ -26,15 +25,15 @@ def test_an_unknown_name_is_answered_with_those_that_exist():
 
 
 def test_metrics_and_rollouts_of_a_run_are_columns(finished_run):
-    metrics = fr3e.read_metrics(finished_run, frame="columns")
+    metrics = fr3e.read_metrics(finished_run)
     assert metrics["step"] == [1, 2, 3, 4] and len(metrics["reward/mean"]) == 4
-    held_out = fr3e.read_metrics(finished_run, kind="eval", frame="columns")
+    held_out = fr3e.read_metrics(finished_run, kind="eval")
     assert held_out["step"] == [0, 2, 4]
-    rollouts = fr3e.read_rollouts(finished_run, steps=[2], frame="columns")
+    rollouts = fr3e.read_rollouts(finished_run, steps=[2])
     assert set(rollouts["step"]) == {2}
     assert len({len(column) for column in rollouts.values()}) == 1
     assert all(isinstance(text, str) for text in rollouts["response"])
-    assert set(fr3e.read_rollouts(finished_run, kind="eval", frame="columns")["kind"]) == {"eval"}
+    assert set(fr3e.read_rollouts(finished_run, kind="eval")["kind"]) == {"eval"}
 
 
 def test_what_is_not_there_is_named(finished_run, tmp_path):
@@ -42,11 +41,3 @@ def test_what_is_not_there_is_named(finished_run, tmp_path):
         fr3e.read_rollouts(finished_run, steps=[99])
     with pytest.raises(fr3e.ConfigError):
         fr3e.read_metrics(tmp_path)
-    if importlib.util.find_spec("polars") is None:
-        with pytest.raises(fr3e.ConfigError, match="pip install polars"):
-            fr3e.read_metrics(finished_run, frame="polars")
-
-
-def test_a_data_frame_where_pandas_is_installed(finished_run):
-    pandas = pytest.importorskip("pandas")
-    assert isinstance(fr3e.read_metrics(finished_run, frame="pandas"), pandas.DataFrame)

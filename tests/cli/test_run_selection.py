@@ -10,7 +10,6 @@ from fr3e_jax.cli.parser import build_parser
 from fr3e_jax.cli.run_selection import locate_policy, locate_run, separated, settings_of_run
 from fr3e_jax.cli.verb_table import load_verb
 from fr3e_jax.configuration import ConfigError, load_config, save_config, to_yaml
-from fr3e_jax.verbs.train import profile_override
 
 
 @pytest.fixture
@@ -28,8 +27,7 @@ def make_run(recipe: str, directory: str, *overrides: str, verb: str = "train") 
 
 def locate(recipe: str, *arguments: str, verb: str = "train"):
     parsed = build_parser(verb, "", load_verb(verb)).parse_intermixed_args([recipe, *arguments])
-    parsed = separated(parsed, "resume", "")
-    return locate_run(profile_override(parsed) if verb == "train" else parsed, verb)
+    return locate_run(separated(parsed), verb)
 
 
 def test_resume_takes_the_newest_run_of_the_recipes_name_and_verb(recipe):
@@ -78,7 +76,7 @@ def test_overrides_win_over_the_saved_settings_of_a_resumed_run(recipe):
 def test_profiled_run_is_resumed_without_its_profile_unless_asked(recipe):
     run_dir = make_run(recipe, "demo-20250101-000000", "runtime.profile_steps=6")
     assert locate(recipe, "--resume")[0].runtime.profile_steps == 0
-    assert locate(recipe, "--resume", str(run_dir), "--profile=3")[0].runtime.profile_steps == 3
+    assert locate(recipe, "--resume", str(run_dir), "runtime.profile_steps=3")[0].runtime.profile_steps == 3
     assert locate(recipe, "--resume", "runtime.profile_steps=2")[0].runtime.profile_steps == 2
 
 

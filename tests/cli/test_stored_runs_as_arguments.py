@@ -69,7 +69,7 @@ def test_a_model_is_exported_from_an_address(stored, capsys, tmp_path):
 
 def test_python_reads_a_run_at_an_address(stored):
     for read in (fr3e_jax.read_metrics, fr3e_jax.read_rollouts):
-        assert read(stored.address, frame="columns") == read(stored.folder, frame="columns")
+        assert read(stored.address) == read(stored.folder)
     assert fr3e_jax.load_policy(stored.address, step=3).step == 3
 
 

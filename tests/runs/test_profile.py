@@ -1,4 +1,4 @@
-"""``--profile`` times programs by stage and leaves the run as it is."""
+"""``runtime.profile_steps`` times programs by stage and leaves the run as it is."""
 
 from __future__ import annotations
 
