@@ -19,7 +19,7 @@ from fr3e_jax.loop.callbacks import Callback, check_callbacks
 from fr3e_jax.loop.train import train
 from fr3e_jax.rewards.verifier import UserCodeError
 from fr3e_jax.runs.checkpoints import Checkpointer
-from fr3e_jax.runs.console import is_share
+from fr3e_jax.runs.declared_metrics import is_score
 from fr3e_jax.runs.metrics import read_metrics, recorded_scores
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.studies.reports.run_page import NAME as REPORT
@@ -60,7 +60,7 @@ class TrainingResult:
         """The result as a notebook shows it: its lines, and the curves of reward, entropy and held-out scores."""
         report = self.run_dir / REPORT
         reward = [name for name in ("reward/mean", "returns/reward") if any(name in record for record in self.history)]
-        scores = [name for name in (self.evaluations or [{}])[-1] if is_share(name)]
+        scores = [name for name in (self.evaluations or [{}])[-1] if is_score(name)]
         return run_html(
             [*self._lines(), *([("report", str(report))] if report.exists() else [])],
             {
@@ -76,7 +76,7 @@ class TrainingResult:
             [record["reward/mean"] for record in self.history if "reward/mean" in record],
         )
         first, last = (self.evaluations[0], self.evaluations[-1]) if self.evaluations else ({}, {})
-        shares = [f"{name} {first[name]:.1%} -> {last[name]:.1%}" for name in last if is_share(name) and name in first]
+        shares = [f"{name} {first[name]:.1%} -> {last[name]:.1%}" for name in last if is_score(name) and name in first]
         return [
             ("state", f"{self.state} after {counted(steps, 'step')}"),
             ("reward", f"{rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else "of no step"),

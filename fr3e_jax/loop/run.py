@@ -25,7 +25,8 @@ from fr3e_jax.loop.step_report import batch_metrics, entropies_of, moments, roll
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoint_content import CheckpointFailed
 from fr3e_jax.runs.compilation import compilations
-from fr3e_jax.runs.console import Console, is_share
+from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.declared_metrics import is_score
 from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
 from fr3e_jax.runs.profile import Profiler
 from fr3e_jax.runs.run_directory import write_json_atomic
@@ -143,7 +144,7 @@ class OngoingRun:
         self.console.stage(stage)
         with state.ledger.stage("evaluate"):
             evaluation = evaluate(self.session, state.learner.params, self.console.note)
-        shares = [f"{name} {value:.1%}" for name, value in evaluation.metrics.items() if is_share(name)]
+        shares = [f"{name} {value:.1%}" for name, value in evaluation.metrics.items() if is_score(name)]
         self.console.note(f"held-out after step {state.step}: {'  '.join(shares)}")
         answer = CallbackAnswer({}, stop=False)
         try:

@@ -21,6 +21,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from fr3e_jax.runs.declared_metrics import is_score
 from fr3e_jax.runs.notebook_cell import NotebookCell, in_notebook
 from fr3e_jax.runs.phase import Phase
 from fr3e_jax.runs.run_directory import RunDirectory
@@ -48,8 +49,6 @@ FIRST_SECONDS, SILENT_SECONDS = 5.0, 30.0
 """Plain lines say how a phase goes on: the first one after so many seconds of it, then after so long a silence."""
 SAMPLED_TOKENS = "tokens/sampled_tokens"
 PACE_STEPS = 20  # last steps that tell the pace
-RATES = ("avg", "pass@", "maj@", "greedy")
-"""Beginnings of the names of held-out accuracies, a benchmark's name before them or none."""
 FAULTS = ("no_answer", "not_graded", "prompts_too_long", "prompts_unspeakable")
 """Held-out metrics that should be 0."""
 FILES = (
@@ -67,11 +66,6 @@ def _formatted(value: Any, pattern: str) -> str:
         return pattern.format(float(value))
     except (TypeError, ValueError):
         return "-"
-
-
-def is_share(name: str) -> bool:
-    """Return whether a held-out metric is an accuracy, of a benchmark (``aime24/avg@32``) or over all."""
-    return name.rpartition("/")[2].startswith(RATES)
 
 
 def _shown(metrics: Mapping[str, Any]) -> list[str]:
@@ -223,13 +217,13 @@ class Console:
     def summary(self, before: Mapping[str, float] | None, after: Mapping[str, float], run_dir: RunDirectory) -> None:
         """Print the held-out results before and after, and the files to look at in the run directory.
 
-        Shares (avg, avg@k, pass@k, maj@k, greedy) are in percent, their changes in percentage points. The means of
+        Scores (avg, avg@k, pass@k, greedy) are in percent, their changes in percentage points. The means of
         reward functions follow, and those of ``FAULTS`` that are not 0; the other metrics are in the files.
         """
         rows, before = [("held-out", "before", "after", "change")], before or {}
         for name in after or before:
             old, new = before.get(name), after.get(name)
-            share = is_share(name)
+            share = is_score(name)
             if not share and not name.startswith("rewards/") and not (name in FAULTS and (new or old)):
                 continue
             # The percent format scales by 100; a change in points is printed without the percent sign.

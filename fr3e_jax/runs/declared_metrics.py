@@ -22,6 +22,11 @@ Direction = Literal["", "higher", "lower"]
 _PLACEHOLDERS = {"{j}": r"\d+", "{k}": r"\d+", "{set}": r".+", "{f}": r"\w+"}
 
 
+def is_score(name: str) -> bool:
+    """Return whether a held-out metric is a share of right answers, of a benchmark (``aime24/avg@32``) or over all."""
+    return name.rpartition("/")[2].partition("@")[0] in ("avg", "pass", "greedy")
+
+
 @dataclass(frozen=True)
 class Metric:
     """One row of the table.

@@ -14,6 +14,7 @@ from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import print_config, run_to_read, settings_of_run
 from fr3e_jax.cli.tables import TableConsole, text_table
 from fr3e_jax.configuration import Config, ConfigError, load_config
+from fr3e_jax.runs.declared_metrics import is_score
 
 if TYPE_CHECKING:
     from fr3e_jax.verbs.evaluations import Result
@@ -113,11 +114,6 @@ def as_json(results: Sequence[Result]) -> str:
     """The metrics as JSON: an object for one evaluation, a list for several."""
     content = [{"model": r.name, "folder": r.folder} | r.metrics for r in results]
     return json.dumps(content[0] if len(content) == 1 else content, indent=2)
-
-
-def is_score(name: str) -> bool:
-    """true if a metric is a share of right answers, which is shown in percent."""
-    return name.rpartition("/")[2].split("@")[0] in ("avg", "pass", "maj", "greedy")
 
 
 VERB = Verb("fr3e eval configs/demo.yaml --run runs/demo-20250101-120000 evaluation.samples=32", declare, run)

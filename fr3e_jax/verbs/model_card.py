@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from fr3e_jax.configuration import Config, ConfigError
+from fr3e_jax.runs.declared_metrics import is_score
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 
@@ -71,7 +72,7 @@ def _scores(run: StoredRun, config: Config, step: int) -> list[str]:
     if not evaluations:
         return []
     first, last = evaluations[0], evaluations[-1]
-    names = [name for name in last if name.rpartition("/")[2].startswith(("avg@", "pass@", "greedy"))]
+    names = [name for name in last if is_score(name)]
     rows = [
         [name, *(f"{100 * record[name]:.1f}" if record.get(name) is not None else "" for record in (first, last))]
         for name in names

@@ -196,7 +196,7 @@ def test_two_processes_in_a_store_killed_in_the_upload_of_a_part_end_equal(tmp_p
             process.kill()
     bucket.release()
     assert store.below(first) and not store.below(second)
-    ids = lambda run, **chosen: api.read_rollouts(run, frame="columns", **chosen)["id"]
+    ids = lambda run, **chosen: api.read_rollouts(run, **chosen)["id"]
     assert ids(address) == ids(two_processes, steps=[1])
     with pytest.raises(ConfigError, match="has no rollouts of steps .2.; it has those of .1."):
         ids(address, steps=[2])

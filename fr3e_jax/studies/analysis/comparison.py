@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.runs.declared_metrics import is_score
 from fr3e_jax.studies.analysis.bootstrap import (
     interval_of_mean,
     interval_over_problems,
@@ -28,7 +29,6 @@ from fr3e_jax.studies.analysis.run_curves import (
     MIXED,
     WASTED,
     first_reach,
-    is_score,
     on_grid,
 )
 from fr3e_jax.studies.analysis.run_groups import Collection, ComparedRun, RunGroup, group_runs

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fr3e_jax.runs.declared_metrics import find
+from fr3e_jax.runs.declared_metrics import find, is_score
 
 AXES = {
     "sampled_tokens": "sampled tokens",
@@ -134,12 +134,6 @@ def run_curves(records: Sequence[Mapping[str, Any]], *, epochs: int = 1) -> RunC
         totals["compile_seconds"] = sum(float(training[step]["compile/seconds"]) for step in steps)
     held_out = {name if is_score(name) else EVAL + name: curve for name, curve in _by_metric(evaluated).items()}
     return RunCurves(spent, held_out, curves, totals)
-
-
-def is_score(name: str) -> bool:
-    """Return whether a held-out metric is a score: ``greedy``, ``avg``, ``avg@k``, ``pass@k``, also of a single set."""
-    last = name.rpartition("/")[2]
-    return last in ("greedy", "avg") or (last.partition("@")[0] in ("avg", "pass") and "@" in last)
 
 
 def _by_metric(records: Mapping[int, Mapping[str, Any]]) -> dict[str, Curve]:

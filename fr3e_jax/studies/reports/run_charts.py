@@ -51,7 +51,7 @@ def _groups(family: str) -> Look:
 
 CHARTS: Sequence[tuple[str, str, str, Look]] = (
     ("Reward", "train", r"reward/mean|explore/reward|returns/reward", _SHARES),
-    ("Held-out problems", "eval", r"greedy|avg|(avg|pass|maj)@\d+", _HELD_OUT),
+    ("Held-out problems", "eval", r"greedy|avg|(avg|pass)@\d+", _HELD_OUT),
     ("Held-out problems by benchmark", "eval", r"[^/]+/(greedy|avg@\d+)", _HELD_OUT),
     ("Entropy (nats a token)", "train", r"entropy/\w+", {}),
     (
