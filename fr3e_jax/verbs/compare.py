@@ -22,7 +22,6 @@ from fr3e_jax.studies.printing import print_tables
 
 STDOUT = "-"
 finite = number(float, "a number; expected a score such as 0.6", math.isfinite)
-natural = number(int, "a whole number of at least 0", lambda value: value >= 0)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +57,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--reach", metavar="SCORE", type=finite, help="score to reach (default: the baseline's final score)"
     )
     parser.add_argument(
-        "--bootstrap-seed", metavar="N", type=natural, default=0, help="seed of the bootstrap intervals (default 0)"
-    )
-    parser.add_argument(
         "--page", type=on_this_machine, metavar="FILE", help="write a page with curves: HTML that opens from disk"
     )
     parser.add_argument(
@@ -88,7 +84,6 @@ def run(arguments: argparse.Namespace) -> int:
         baseline=arguments.baseline,
         metrics=[name for name in arguments.metric.split(",") if name],
         reach=arguments.reach,
-        seed=arguments.bootstrap_seed,
     )
     files = {}
     if arguments.json:

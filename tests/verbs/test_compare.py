@@ -76,7 +76,6 @@ def test_json_may_go_to_standard_output_alone(runs, tmp_path, capsys):
         (["RUNS", "--by", "x.y"], "no run has the setting 'x.y'"),
         (["RUNS", "--label", "x"], "expected 2 different ones"),
         (["RUNS", "--reach", "nan"], "'nan' is not a number"),
-        (["RUNS", "--bootstrap-seed", "x"], "'x' is not a whole number"),
         (["RUNS", "--json", "RUNS"], "cannot be written"),
         ([], "RUN|SWEEP_DIR"),
     ],

@@ -92,8 +92,6 @@ class Comparison:
     """The score to reach; None if there is none."""
     more: Sequence[str] = ()
     """Metrics that the user named."""
-    seed: int = 0
-    """Of the bootstrap."""
 
     @cached_property
     def evaluation_metrics(self) -> list[str]:
@@ -148,7 +146,7 @@ class Comparison:
         seeds = sorted(sides[0].keys() & sides[1].keys())
         values = [float(np.mean(sides[0][seed]) - np.mean(sides[1][seed])) for seed in seeds]
         over_problems, problems = self._over_problems(group, metric)
-        interval = interval_of_mean(values, seed=self.seed)
+        interval = interval_of_mean(values)
         return Difference(seeds, values, interval, over_problems, problems)
 
     def _over_problems(self, group: RunGroup, metric: str) -> tuple[tuple[float, float] | None, int]:
@@ -163,7 +161,7 @@ class Comparison:
         differences = differences_by_set(pairs)
         if differences is None:
             return None, 0
-        return interval_over_problems(differences, seed=self.seed), sum(map(len, differences))
+        return interval_over_problems(differences), sum(map(len, differences))
 
     @cached_property
     def problem_scores(self) -> dict[int, dict[str, ProblemScores]]:
@@ -189,13 +187,13 @@ class Comparison:
         return values
 
 
-def interval_of_curves(each: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray] | None:
+def interval_of_curves(each: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Bootstrap interval of the mean of runs ``[S, X]`` at each place; None for one run."""
     if len(each) < 2:
         return None
     low, high = np.full((2, each.shape[1]), np.nan)
     reached = ~np.isnan(each).any(axis=0)
-    low[reached], high[reached] = percentiles(means_of_resamples(each[:, reached], draws=CURVE_DRAWS, seed=seed))
+    low[reached], high[reached] = percentiles(means_of_resamples(each[:, reached], draws=CURVE_DRAWS))
     return low, high
 
 
@@ -212,7 +210,6 @@ def compare(
     baseline: str = "first",
     metrics: Sequence[str] = (),
     reach: float | None = None,
-    seed: int = 0,
 ) -> Comparison:
     """RunGroup the runs and choose baseline, metric and score.
 
@@ -222,7 +219,6 @@ def compare(
       baseline: label of the group that the others are measured against, or ``first``.
       metrics: the main metric, and others to show besides the usual ones; empty: the avg@k that most runs have.
       reach: the score to reach; None: the baseline's final one.
-      seed: of the bootstrap.
 
     Raises:
       ConfigError: there is no such setting, group or metric.
@@ -239,7 +235,7 @@ def compare(
             expected = ", ".join(sorted({metric for run in curves for metric in (*run.evaluations, *run.training)}))
             raise ConfigError(f"--metric: no run has {name!r}; expected some of {expected}")
     warnings = flags(groups, swept=list(by) or collection.swept, left_out=collection.left_out)
-    comparison = Comparison(groups, differing, warnings, base, main, reach, tuple(dict.fromkeys(metrics)), seed)
+    comparison = Comparison(groups, differing, warnings, base, main, reach, tuple(dict.fromkeys(metrics)))
     if reach is None:
         return dataclasses.replace(comparison, score=comparison.final(base, main).mean)
     return comparison

@@ -104,7 +104,7 @@ def _curves(comparison: Comparison, metric: str, axis: str) -> dict[str, Any]:
         if each is None:
             groups.append(None)
             continue
-        bands = {"range": (each.min(axis=0), each.max(axis=0)), "interval": interval_of_curves(each, comparison.seed)}
+        bands = {"range": (each.min(axis=0), each.max(axis=0)), "interval": interval_of_curves(each)}
         drawn = {
             name: [_numbers(end) for end in ends] if ends and len(each) > 1 else None for name, ends in bands.items()
         }
