@@ -72,7 +72,7 @@ def across_processes(verb: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(verb)
     def run(config: Config, *arguments: Any, **options: Any) -> int:
-        cluster = own_cluster() if config.runtime.processes == "auto" else None
+        cluster = own_cluster()
         if cluster is None or jax.distributed.is_initialized():
             return verb(config, *arguments, **options)
         _join(config, cluster)

@@ -55,6 +55,11 @@ def first_set(section: Any, *names: str) -> str:
     return next((name for name in names if getattr(section, name)), "")
 
 
+def is_range(values: Sequence[float]) -> bool:
+    """Return whether these are two numbers, the smaller one first."""
+    return len(values) == 2 and values[0] < values[1]
+
+
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 PLACES = ("runtime.run_dir", "runtime.output_dir", "runtime.compilation_cache", *FILES)
 """Settings that take a path or an address in an object store."""
@@ -149,9 +154,9 @@ RULES: Rules = {
         "nearest: data.order.sft_min_operands={=data.order.num_operands}",
     ),
     "words_have_a_length": (
-        lambda c: c.data.task == "char_count" and c.data.char_count.min_letters > c.data.char_count.max_letters,
-        "{data.char_count.min_letters} is more than {data.char_count.max_letters}; "
-        "nearest: data.char_count.min_letters={=data.char_count.max_letters}",
+        lambda c: len(c.data.char_count.letters) != 2 or c.data.char_count.letters[0] > c.data.char_count.letters[1],
+        "{data.char_count.letters} is no range; set the letters of the shortest and of the longest word, as "
+        "data.char_count.letters=[5,20]",
     ),
     "walls_lie_between_cells": (
         lambda c: c.data.task == "maze" and c.data.maze.side % 2 == 0 and c.data.maze.side - 1,
@@ -182,11 +187,6 @@ RULES: Rules = {
         lambda c: c.data.train_problems and len(c.data.train) > 1,
         "{data.train_problems} takes the first problems of one set, but data.train names several; name one, or set "
         "data.train_problems=0",
-    ),
-    "cards_name_their_files": (
-        lambda c: c.data.task == "datasets" and c.data.path,
-        "data.path is not read by {data.task}, whose cards name files under data.root; set data.root, data.train and "
-        "data.eval",
     ),
     "each_card_has_a_weight": (
         lambda c: c.data.task == "datasets" and len(c.data.weights) not in (0, len(c.data.train)),

@@ -28,8 +28,7 @@ class EnvironmentConfig:
         32, "tokens of an observation, cut if longer; they count towards rollout.max_response_tokens", ge=1
     )
     seconds: float = option(30.0, "time by the clock for a step; then the episode ends with reward 0", gt=0)
-    least_reward: float = option(0.0, "sum of an episode's rewards that counts as 0")
-    most_reward: float = option(1.0, "sum of an episode's rewards that counts as 1")
+    reward_range: list[float] = option([0.0, 1.0], "sums of an episode's rewards that count as 0 and as 1")
 
     @property
     def enabled(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-from fr3e_jax.configuration.contradictions import Rules
+from fr3e_jax.configuration.contradictions import Rules, is_range
 from fr3e_jax.configuration.judge_section import JudgeConfig
 
 EXAMPLE = "https://api.openai.com/v1, http://127.0.0.1:8000/v1"
@@ -34,8 +34,9 @@ def _unreadable_word(judge: JudgeConfig) -> str:
         scores = word_scores(judge.words)
     except ValueError as error:
         return f"{str(error)!r}; set WORD=SCORE, such as CORRECT=10"
-    beyond = [word for word, score in scores.items() if not judge.least_score <= score <= judge.most_score]
-    return f"a score beyond judge.least_score and judge.most_score for {beyond[0]!r}; set these" if beyond else ""
+    least, most = judge.score_range
+    beyond = [word for word, score in scores.items() if not least <= score <= most]
+    return f"a score beyond judge.score_range for {beyond[0]!r}; set that" if beyond else ""
 
 
 def _faulty_address(judge: JudgeConfig) -> str:
@@ -71,25 +72,20 @@ RULES: Rules = {
         "such as judge.key_variable=OPENAI_API_KEY",
     ),
     "scores_have_a_range": (
-        lambda c: c.judge.least_score >= c.judge.most_score and f"{c.judge.least_score + 1:g}",
-        "{judge.least_score} is not below {judge.most_score}; nearest: judge.most_score={}",
+        lambda c: not is_range(c.judge.score_range),
+        "{judge.score_range} is no range; set the scores of reward 0 and of reward 1, as judge.score_range=[1,5]",
     ),
     "words_have_scores": (lambda c: _unreadable_word(c.judge), "judge.words has {}"),
     "the_score_is_a_group": (lambda c: _faulty_pattern(c.judge), "judge.pattern {}"),
     "dollars_have_prices": (
-        lambda c: c.judge.max_dollars and not (c.judge.prompt_price or c.judge.completion_price),
-        "{judge.max_dollars} needs prices to count dollars; set judge.prompt_price and judge.completion_price, in "
-        "dollars for a million tokens",
-    ),
-    "one_weight_of_what_is_unread": (
-        lambda c: c.judge.asks == "unread" and c.judge.weight != 1,
-        "{judge.asks} takes the judge's reward where the verifier has none, and {judge.weight} is not read; set "
-        "judge.weight=1, or judge.asks=all",
+        lambda c: len(c.judge.prices) not in (0, 2) or (c.judge.max_dollars and not any(c.judge.prices)),
+        "{judge.max_dollars} with {judge.prices}: dollars are counted by two prices; set those for a million tokens of "
+        "prompts and of answers, as judge.prices=[0.25,2]",
     ),
     "a_judge_alone_calls_no_verifier": (
         lambda c: c.judge.enabled and c.judge.alone and c.data.verifier,
-        "{data.verifier} is not called with {judge.weight} and {judge.asks}; set judge.weight=0.5 (or another share), "
-        "judge.asks=unread, or data.verifier empty",
+        "{data.verifier} is not called with {judge.weight}; set judge.weight=0.5 (or another share; 0: the judge has "
+        "what the verifier cannot read), or data.verifier empty",
     ),
     "the_environment_is_the_judge": (
         lambda c: c.environment.enabled and c.judge.enabled,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from fr3e_jax.configuration.options import option
 
@@ -33,12 +32,16 @@ class JudgeConfig:
         "empty: the answer is JSON, {reason, score} by a schema",
     )
     words: list[str] = option([], "WORD=SCORE: scores of answers that are words, such as CORRECT=10 and INCORRECT=0")
-    least_score: float = option(0.0, "the score that gives reward 0")
-    most_score: float = option(10.0, "the score that gives reward 1; scores beyond the two are unparseable")
+    score_range: list[float] = option(
+        [0.0, 10.0], "the scores that give reward 0 and reward 1; scores beyond the two are unparseable"
+    )
     right_from: float = option(1.0, "least reward, after judge.weight, of a right response", gt=0, le=1)
-    weight: float = option(1.0, "share of the judge in the reward; the verifier has the rest", gt=0, le=1)
-    asks: Literal["all", "unread"] = option(
-        "all", "responses that are judged: all, or those in which the verifier can read no answer"
+    weight: float = option(
+        1.0,
+        "share of the judge in the reward; the verifier has the rest; 0: the judge alone decides where the verifier "
+        "can read no answer, and is not asked elsewhere",
+        ge=0,
+        le=1,
     )
     request: list[str] = option(
         ["max_tokens=512", "temperature=0"],
@@ -46,13 +49,9 @@ class JudgeConfig:
         "of your own takes the place of both",
     )
     max_concurrency: int = option(32, "requests under way at once, of each process", ge=1)
-    seconds: float = option(60.0, "time of one try by the clock", gt=0)
-    max_retries: int = option(
-        5, "tries after the first one: on time-outs, lost connections, 429 and 5xx, with growing pauses", ge=0
-    )
+    seconds: float = option(60.0, "time by the clock of one try, of up to six with growing pauses", gt=0)
     cache: str = option("~/.cache/fr3e_jax/judge", "folder of answers by the hash of their request; none is paid twice")
-    prompt_price: float = option(0.0, "dollars for a million tokens of prompts", ge=0)
-    completion_price: float = option(0.0, "dollars for a million tokens of answers", ge=0)
+    prices: list[float] = option([], "dollars for a million tokens of prompts, and for a million of answers", ge=0)
     max_dollars: float = option(0.0, "dollars after which the run stops; 0: no cap", ge=0)
 
     @property
@@ -63,4 +62,4 @@ class JudgeConfig:
     @property
     def alone(self) -> bool:
         """true if no verifier is called beside the judge."""
-        return self.weight == 1 and self.asks == "all"
+        return self.weight == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fr3e_jax.configuration.contradictions import Rules, faulty_name
+from fr3e_jax.configuration.contradictions import Rules, faulty_name, is_range
 from fr3e_jax.configuration.options import changed
 from fr3e_jax.configuration.schema import Config, KlConfig, LossConfig
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
@@ -18,21 +18,13 @@ def _unread_step(shaping: ShapingConfig) -> tuple[str, str, str] | None:
 
 
 def _closed_window(shaping: ShapingConfig, most: int) -> str:
-    """The fault of a shaping step that is active from one training step until another; empty if there is none."""
-    for name in shaping.steps:
-        section = getattr(shaping, name)
-        begin, end = (getattr(section, f"{end}_step", 0) for end in ("from", "until"))
-        if end and end <= begin:
-            return (
-                f"shaping.{name}.until_step={end} is not after shaping.{name}.from_step={begin}: it is never active; "
-                f"set shaping.{name}.until_step=0 (to the end)"
-            )
-        if most and begin > most:
-            return (
-                f"shaping.{name}.from_step={begin} is beyond training.max_steps={most}: it is never active; "
-                f"nearest: shaping.{name}.from_step={most}"
-            )
-    return ""
+    """A nearest window that opens where the position's shaping is never active, or its window is no pair; else ""."""
+    window = shaping.position.window
+    if "position" not in shaping.steps:
+        return ""
+    if len(window) != 2 or 0 < window[1] <= window[0]:
+        return f"[{window[0] if window else 0},0]"
+    return f"[{most},{window[1]}]" if most and window[0] > most else ""
 
 
 def _changes_rewards(kl: KlConfig) -> bool:
@@ -67,7 +59,16 @@ TRAINING_RULES: Rules = {
         lambda c: _unread_step(c.shaping),
         "{} is not read, as {} is not in shaping.steps; nearest: shaping.steps=[{}]",
     ),
-    "windows_open": (lambda c: _closed_window(c.shaping, c.training.max_steps), "{}"),
+    "windows_open": (
+        lambda c: _closed_window(c.shaping, c.training.max_steps),
+        "{shaping.position.window} is no window of steps up to {training.max_steps}, so the step is never active; "
+        "nearest: shaping.position.window={} (0 at its end: for good)",
+    ),
+    "covariances_have_bounds": (
+        lambda c: not is_range(c.shaping.clip_cov.bounds),
+        "{shaping.clip_cov.bounds} is no range; set the least covariance and the largest, as "
+        "shaping.clip_cov.bounds=[1,5]",
+    ),
     "covariance_methods_exclude_each_other": (
         lambda c: {"clip_cov", "kl_cov"} <= set(c.shaping.steps),
         "shaping.steps has clip_cov and kl_cov: the first takes tokens of high covariance out of a clipped loss, the "
@@ -90,14 +91,6 @@ TRAINING_RULES: Rules = {
     "kl_cov_has_its_loss": (
         lambda c: "kl_cov" in c.shaping.steps and c.loss.dual_clip,
         "{loss.dual_clip} clips the loss, which kl_cov in shaping.steps leaves unclipped; set loss.dual_clip=0",
-    ),
-    "some_samples_are_reinforced": (
-        lambda c: (
-            "sample_reinforcement" in c.shaping.steps
-            and not (c.shaping.sample_reinforcement.positive or c.shaping.sample_reinforcement.negative)
-        ),
-        "{shaping.sample_reinforcement.positive} and {shaping.sample_reinforcement.negative} leave no advantage; set "
-        "shaping.sample_reinforcement.negative=1",
     ),
     "divergence_settings_are_read": (
         lambda c: not c.kl.coefficient and (changed(c.kl) or [""])[0],

@@ -60,10 +60,14 @@ NAMES_OF: dict[tuple[str, ...], str] = {
     ("mesh.context",): "context_parallel_size ulysses_sequence_parallel_size",
     ("runtime.store_rollouts",): "keep_samples",
     ("runtime.heartbeat_seconds",): "join_seconds",
+    ("judge.score_range",): "least_score most_score",
+    ("judge.prices",): "prompt_price completion_price",
+    ("environment.reward_range",): "least_reward most_reward",
 }
 """The last part of their names, or of former names of ours, in lower case, for our settings."""
 ADVICE_ON: dict[str, str] = {
     "`fr3e export RUN DIR --dtype bf16` writes a model in another type": "output_dtype",
+    "JAX_NUM_PROCESSES=1 in the environment runs a process alone": "processes",
     "each method is a recipe: `fr3e methods` lists them": "algorithm method trainer",
     "rollouts come from the decoder in this package; leave it out": (
         "use_vllm vllm_mode vllm_gpu_memory_utilization gpu_memory_utilization"

@@ -18,7 +18,7 @@ from fr3e_jax.shipped_files import find_recipe, recipe_names
 INCLUDE = "include"
 CODE = ("data.task", "data.verifier", "tools.kind", "environment.kind", "loss.function", "advantage.base_estimator")
 """Settings that may name a file of the user's code."""
-FILES = ("model.path", "model.tokenizer", "teacher.path", "data.root", "data.path", "data.template")
+FILES = ("model.path", "model.tokenizer", "teacher.path", "data.root", "data.template")
 """Settings that name files to read, or an address in an object store."""
 TEXTS = ("judge.prompt",)
 """Settings that name local texts."""

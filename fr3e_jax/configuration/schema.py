@@ -72,7 +72,11 @@ class DataConfig:
         "", "id for gymnasium.make (data.task=gymnasium), or module with load_environment() (data.task=verifiers)"
     )
     environment_options: list[str] = option([], "NAME=VALUE: arguments of that environment, such as size=8")
-    root: str = option("", "directory or address under which the files of dataset cards lie (data.task=datasets)")
+    root: str = option(
+        "",
+        "directory or address under which the files of dataset cards lie (data.task=datasets), or what a task of your "
+        "own reads",
+    )
     train: list[str] = option(
         [],
         "dataset cards to train on (data.task=datasets): CARD or CARD/SPLIT, CARD a name in configs/data or a file; or "
@@ -97,7 +101,6 @@ class DataConfig:
         "'FILE.py:NAME' / 'package.module:NAME' of your own verifier, called in a worker; or a name (math, exact, ...) "
         "in place of that of cards and files; empty: the task's",
     )
-    path: str = option("", "file that a task of your own reads")
     seed: int = option(0, "seed of prompt generation and order, independent of the run's seed", ge=0)
     development_share: float = option(
         0.0, "share of each training card that is kept from training for evaluation.split=development", ge=0, lt=1
@@ -227,7 +230,6 @@ class ReturnConfig:
         "(PrefixRL)",
     )
     visits: int = option(8, "kept successes that a round of returns continues", ge=1)
-    visits_per_step: int = option(2, "visits of the same success within one training step", ge=1)
     max_share: float = option(
         0.8, "most of the sampled tokens that continuations take; else the share of All-Wrong prompts", gt=0, lt=1
     )
@@ -327,9 +329,7 @@ class CriticConfig:
         1e-5, "peak learning rate of its AdamW; all else is as in the optimizer section", ge=0
     )
     warmup_steps: int = option(10, "first training steps in which only the critic learns (Cheng et al. 2025: 10)", ge=0)
-    clip: float = option(0.5, "largest change of a value from the old one within a step's loss; 0: no clip", ge=0)
-    gamma: float = option(1.0, "discount of GAE", gt=0, le=1)
-    lam: float = option(1.0, "lambda of GAE", ge=0, le=1)
+    lam: float = option(1.0, "lambda of GAE, whose rewards are not discounted (gamma is 1)", ge=0, le=1)
 
 
 @dataclass
@@ -394,12 +394,11 @@ class SftConfig:
 class RftConfig:
     """Rejection-sampling fine-tuning (``fr3e rft``; Deng et al. 2025, 4.4.1) on responses drawn as ``rollout`` says.
 
-    Other AdamW settings are in ``optimizer``; each iteration starts with fresh moments.
+    AdamW has the settings in ``optimizer``; each iteration starts with fresh moments.
     """
 
     iterations: int = option(2, "rounds of sampling, filtering, selecting and fine-tuning", ge=1)
     prompts: int = option(256, "prompts sampled in an iteration", ge=1)
-    require_digit: bool = option(True, "drop responses without a digit")
     max_redundancy: float = option(0.31, "drop responses with a larger share of repeated 3-grams", ge=0, le=1)
     select: Literal["random", "entropy", "branching_factor"] = option(
         "random", "right responses selected first: any, or those of the highest mean entropy or mean branching factor"
@@ -408,7 +407,6 @@ class RftConfig:
     negative_share: float = option(
         0.05, "share of wrong responses, drawn at random, among the training responses", ge=0, lt=1
     )
-    learning_rate: float = option(1e-5, "peak learning rate", ge=0)
 
 
 @dataclass
@@ -520,9 +518,6 @@ class RuntimeConfig:
     )
     report: bool = option(True, "write report.html, a page that shows the run, at its end (fr3e report RUN)")
     console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")
-    processes: Literal["auto", "one"] = option(
-        "auto", "auto: join the processes named in the environment (docs/users/several_processes.md); one: run alone"
-    )
     heartbeat_seconds: int = option(
         100,
         "a process that is silent for so long is lost, and the others end; at the start they wait three times as long",

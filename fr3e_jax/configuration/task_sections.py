@@ -31,17 +31,13 @@ class LockConfig:
     """The embedded task *Lock*: open a combination lock by guesses, each answered by a hint for every digit."""
 
     digits: int = option(3, "digits of a combination", ge=1, le=8)
-    sft_reading: float = option(
-        0.5, "probability that a demonstrated digit keeps to all hints before it; else it is any digit", ge=0, le=1
-    )
 
 
 @dataclass
 class CharCountConfig:
     """The embedded task *Char count*: how many times a letter occurs in a dashed word."""
 
-    min_letters: int = option(5, "letters of the shortest word", ge=1, le=64)
-    max_letters: int = option(20, "letters of the longest word", ge=1, le=64)
+    letters: list[int] = option([5, 20], "letters of the shortest and of the longest word", ge=1, le=64)
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fr3e_jax.configuration.contradictions import Rules, first_set
-from fr3e_jax.configuration.environment_section import OBSERVATION, EnvironmentConfig
+from fr3e_jax.configuration.contradictions import Rules, first_set, is_range
+from fr3e_jax.configuration.environment_section import OBSERVATION
 from fr3e_jax.configuration.schema import ToolsConfig
 
 
@@ -17,13 +17,6 @@ def _missing_mark(tools: ToolsConfig) -> str:
 def _fills_a_response(tokens: int, cap: int) -> int | None:
     """A smaller number where so many ``tokens`` of a text can fill a whole response of ``cap`` tokens."""
     return max(1, cap // 4) if tokens >= cap else None
-
-
-def _range_without_zero(environment: EnvironmentConfig) -> tuple[str, str, str] | None:
-    least, most = environment.least_reward, environment.most_reward
-    if least <= 0 <= most:
-        return None
-    return ("least_reward", f"{least:g}", "least_reward") if least > 0 else ("most_reward", f"{most:g}", "most_reward")
 
 
 RULES: Rules = {
@@ -75,12 +68,11 @@ RULES: Rules = {
         "nearest: environment.max_observation_tokens={}",
     ),
     "rewards_have_a_range": (
-        lambda c: c.environment.least_reward >= c.environment.most_reward and f"{c.environment.least_reward + 1:g}",
-        "{environment.least_reward} is not below {environment.most_reward}; nearest: environment.most_reward={}",
-    ),
-    "an_episode_without_a_turn_is_in_range": (
-        lambda c: _range_without_zero(c.environment),
-        "environment.{}={} leaves out 0, the sum of an episode that is cut before its first turn; "
-        "nearest: environment.{}=0",
+        lambda c: (
+            not is_range(c.environment.reward_range)
+            or not c.environment.reward_range[0] <= 0 <= c.environment.reward_range[1]
+        ),
+        "{environment.reward_range} is no range with 0 in it, the sum of an episode that is cut before its first turn; "
+        "set environment.reward_range=[-1,1] (or other sums that count as 0 and as 1)",
     ),
 }

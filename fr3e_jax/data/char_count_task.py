@@ -25,7 +25,8 @@ class CharCountTask(ProceduralTask):
     name, person = "char_count", b"char count split"
 
     def sample(self, rng: np.random.Generator, **options: int) -> tuple[str, str]:
-        length = int(rng.integers(self.config.min_letters, self.config.max_letters + 1))
+        shortest, longest = self.config.letters
+        length = int(rng.integers(shortest, longest + 1))
         count = int(rng.integers(1, length + 1))
         letter = str(rng.choice(list(ascii_lowercase)))
         others = [other for other in ascii_lowercase if other != letter]

@@ -20,6 +20,7 @@ from fr3e_jax.rewards.verifier import Verifier, exact_match
 
 LINE_END = ">"
 DEMONSTRATED_TURNS = 4  # guesses of a demonstration, unless one opens the lock
+READING = 0.5  # probability that a demonstrated digit keeps to all hints before it
 
 
 class Lock:
@@ -65,7 +66,7 @@ class LockTask(ProceduralTask):
     def demonstrated(self, rng: np.random.Generator, step_fraction: float) -> Demonstration:
         """An episode of a careless player, with the environment's hints.
 
-        With probability ``sft_reading`` a digit is one that all hints before it allow, each as likely; else it is any
+        With probability `READING` a digit is one that all hints before it allow, each as likely; else it is any
         digit. So demonstrations teach the form of the game and something of its hints, and they seldom succeed.
         """
         prompt, combination = self.draw(rng, "train")
@@ -74,7 +75,7 @@ class LockTask(ProceduralTask):
         for _ in range(DEMONSTRATED_TURNS):
             guess = ""
             for low, high in zip(least, most, strict=True):
-                reads = rng.random() < self.config.sft_reading
+                reads = rng.random() < READING
                 guess += str(rng.integers(low, high + 1) if reads else rng.integers(10))
             text += guess + LINE_END
             if guess == combination:

@@ -46,6 +46,7 @@ from fr3e_jax.session.texts import Texts
 
 SHARE_DECAY = 0.9  # of the running shares, per round of samples
 LEAST_SPACING = 1.0  # tokens
+VISITS_PER_STEP = 2  # of the same base
 
 
 @dataclass
@@ -100,7 +101,7 @@ class KeptBases:
         return bool(self._waiting(step)) and self.returned_tokens < share * sampled
 
     def _waiting(self, step: int) -> list[KeptBase]:
-        return [base for base in self.bases if base.step != step or base.visits < self.settings.visits_per_step]
+        return [base for base in self.bases if base.step != step or base.visits < VISITS_PER_STEP]
 
     def add(self, step: int, groups: Sequence[PromptGroup], sampling_rounds: float = 1.0) -> None:
         """Keep the shortest success of each hard prompt of a fresh round; beyond ``returns.size`` the oldest leave.

@@ -46,6 +46,12 @@ class Tokens(NamedTuple):
     log_vocabulary: jax.Array  # float32 scalar
 
 
+ENTROPY_BONUS = 2.0
+"""κ of the entropy-based advantage: the bonus is at most |A| / κ."""
+KL_COV_PENALTY = 1.0
+"""The weight of |log π − log π_old| on the tokens that KL-Cov chooses."""
+_STEEPNESS, _CENTRE = 15.0, 0.5  # m and n of the position's sigmoid
+
 CURRENT_POLICY = {"logprobs", "entropies"}
 """Fields of `Tokens` that need a pass with the weights that the mini-batch updates."""
 
@@ -53,30 +59,22 @@ Metrics = dict[str, jax.Array]
 Step = Callable[..., tuple[Tokens, Metrics]]
 
 
-def entropy_advantage(tokens: Tokens, *, alpha: float, kappa: float) -> tuple[Tokens, Metrics]:
+def entropy_advantage(tokens: Tokens, *, alpha: float) -> tuple[Tokens, Metrics]:
     """A_t + min(α H_t, |A_t| / κ), H of the policy that is updated. (Cheng et al. 2025, eq. 5-7.)"""
     shaped, ratio = shaping.entropy_based_advantages(
-        tokens.advantages, tokens.entropies, tokens.counted, alpha=alpha, kappa=kappa
+        tokens.advantages, tokens.entropies, tokens.counted, alpha=alpha, kappa=ENTROPY_BONUS
     )
     return tokens._replace(advantages=shaped), {"ratio": masked_mean(ratio, tokens.counted)}
 
 
-def perplexity(
-    tokens: Tokens,
-    *,
-    alpha: float,
-    prefer: str,
-    variant: str,
-) -> tuple[Tokens, Metrics]:
+def perplexity(tokens: Tokens, *, alpha: float) -> tuple[Tokens, Metrics]:
     """A (1 − α w), w the ln PPL of the sequence under the sampling policy, standardised in its group.
 
     (Deng et al. 2025, eq. 11.)
     """
     x, peers = log_perplexity(tokens.old_logprobs, tokens.counted), _peers(tokens)
-    weights = jnp.diagonal(shaping.perplexity_weights(jnp.broadcast_to(x, peers.shape), peers, variant=variant))
-    shaped = shaping.perplexity_shaped_advantages(
-        tokens.advantages, weights, alpha=alpha, prefer=prefer, variant=variant
-    )
+    weights = jnp.diagonal(shaping.perplexity_weights(jnp.broadcast_to(x, peers.shape), peers))
+    shaped = shaping.perplexity_shaped_advantages(tokens.advantages, weights, alpha=alpha)
     return tokens._replace(advantages=shaped), {"weight_abs": masked_mean(jnp.abs(weights), tokens.counted.any(-1))}
 
 
@@ -85,64 +83,51 @@ def position(
     *,
     gamma: float,
     direction: float,
-    steepness: float,
-    centre: float,
-    variant: str,
-    from_step: int,
-    until_step: int,
+    window: tuple[int, int],
 ) -> tuple[Tokens, Metrics]:
     """A + sign(A) γ sigmoid(d m (l_t − n)), l_t the place in the whole response. (Deng et al. 2025, eq. 12.)
 
-    Active in steps ``from_step`` to ``until_step`` − 1 (paper: 200-300); ``until_step=0``: to the end.
+    Active from the first step of ``window`` on (paper: 200), until the second (paper: 300), or for good if that is 0.
     """
     shaped = shaping.position_shaped_advantages(
         tokens.advantages,
         tokens.counted,
         gamma=gamma,
         direction=direction,
-        steepness=steepness,
-        centre=centre,
-        variant=variant,
+        steepness=_STEEPNESS,
+        centre=_CENTRE,
         relative=tokens.relative,
     )
-    shaped = jnp.where(_active(tokens, from_step, until_step), shaped, tokens.advantages)
+    shaped = jnp.where(_active(tokens, *window), shaped, tokens.advantages)
     added = masked_mean(jnp.abs(shaped) - jnp.abs(tokens.advantages), tokens.counted)
     return tokens._replace(advantages=shaped), {"added": added}
 
 
-def sample_reinforcement(tokens: Tokens, *, positive: float, negative: float) -> tuple[Tokens, Metrics]:
-    """Right responses times ``positive``, wrong ones times ``negative``. (Zhu et al. 2025; Deng et al. 2025, Table 2.)
+def sample_reinforcement(tokens: Tokens, *, positive: float) -> tuple[Tokens, Metrics]:
+    """Right responses times ``positive``. (Zhu et al. 2025; Deng et al. 2025, Table 2.)
 
     The metric is the share of right responses in the sum of |A|.
     """
     right = jnp.broadcast_to(tokens.right[:, None], tokens.advantages.shape)
-    shaped = shaping.sample_reinforcement(tokens.advantages, right, positive=positive, negative=negative)
+    shaped = shaping.sample_reinforcement(tokens.advantages, right, positive=positive)
     share = masked_sum(jnp.abs(shaped), tokens.counted & right)
     total = masked_sum(jnp.abs(shaped), tokens.counted)
     return tokens._replace(advantages=shaped), {"positive_share": share / jnp.maximum(total, 1e-12)}
 
 
-def sequence_weighting(
-    tokens: Tokens,
-    *,
-    alpha: float,
-    temperature: float,
-    level: str,
-    normalised_entropy: bool,
-) -> tuple[Tokens, Metrics]:
+def sequence_weighting(tokens: Tokens, *, alpha: float, temperature: float) -> tuple[Tokens, Metrics]:
     """The token's loss times softmax_i((A_i + α H_i) / P). (Vanlioglu 2025, eq. 6-10; see `entropy_guided_weights`.)
 
-    A branch's step counts from the beginning of the response, not from its fork.
-    ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight, the factor on the gradient.
+    A branch's step counts from the beginning of the response, not from its fork. Entropies are normalised to H / log V,
+    as in the paper's best runs; it leaves the divisor open. The metric ``scale`` is the mean weight, the factor on the
+    gradient.
     """
-    entropies = tokens.entropies / (tokens.log_vocabulary if normalised_entropy else 1.0)
     weights = weighting.entropy_guided_weights(
         tokens.advantages,
-        entropies,
+        tokens.entropies / tokens.log_vocabulary,
         tokens.counted,
         alpha=alpha,
         temperature=temperature,
-        level=level,
         steps=tokens.places,
     )
     return tokens._replace(weights=tokens.weights * weights), {"scale": masked_mean(weights, tokens.counted)}
@@ -160,8 +145,9 @@ def forking_tokens(tokens: Tokens, *, share: float) -> tuple[Tokens, Metrics]:
     return _keep(tokens, passing), _share("kept", passing, tokens) | {"threshold": jnp.where(passing.any(), least, 0.0)}
 
 
-def clip_cov(tokens: Tokens, *, share: float, low: float, high: float) -> tuple[Tokens, Metrics]:
-    """A random ``share`` of the tokens with covariance in (low, high) leaves the gradient. (Cui et al. 2025.)"""
+def clip_cov(tokens: Tokens, *, share: float, bounds: tuple[float, float]) -> tuple[Tokens, Metrics]:
+    """A random ``share`` of the tokens with covariance within ``bounds`` leaves the gradient. (Cui et al. 2025.)"""
+    low, high = bounds
     covariances = selection.token_covariances(tokens.logprobs, tokens.advantages, tokens.counted)
     ratio = jnp.exp(bounded_log_ratio(tokens.logprobs, tokens.old_logprobs))
     rising = (tokens.advantages > 0) & (ratio > 1.0 + tokens.epsilon_high)
@@ -172,20 +158,20 @@ def clip_cov(tokens: Tokens, *, share: float, low: float, high: float) -> tuple[
     return _keep(tokens, ~masked), _share("masked", masked, tokens)
 
 
-def kl_cov(tokens: Tokens, *, share: float, coefficient: float) -> tuple[Tokens, Metrics]:
-    """The ``share`` of tokens with the largest covariance pays coefficient · |log π − log π_old|. (Cui et al. 2025.)
+def kl_cov(tokens: Tokens, *, share: float) -> tuple[Tokens, Metrics]:
+    """The ``share`` of tokens with the largest covariance pays `KL_COV_PENALTY` · |log π − log π_old|.
 
-    The loss becomes −ρ A, unclipped (`kl_cov_losses`), and reads ``coefficient``.
+    (Cui et al. 2025.) The loss becomes −ρ A, unclipped (`kl_cov_losses`).
     """
     covariances = selection.token_covariances(tokens.logprobs, tokens.advantages, tokens.counted)
     penalised = selection.kl_cov_tokens(covariances, tokens.counted, share=share)
     return tokens._replace(penalised=tokens.penalised | penalised), _share("masked", penalised, tokens)
 
 
-def mismatch_mask(tokens: Tokens, *, low: float, high: float) -> tuple[Tokens, Metrics]:
-    """Tokens with π_trainer / π_sampler outside [low, high] leave the gradient."""
+def mismatch_mask(tokens: Tokens, *, most: float) -> tuple[Tokens, Metrics]:
+    """Tokens with π_trainer / π_sampler outside [1 / most, most] leave the gradient."""
     passing = selection.matching_tokens(
-        tokens.old_logprobs, tokens.sampler_logprobs, tokens.counted, low=low, high=high
+        tokens.old_logprobs, tokens.sampler_logprobs, tokens.counted, low=1 / most, high=most
     )
     return _keep(tokens, passing), _share("masked", tokens.counted & ~passing, tokens)
 

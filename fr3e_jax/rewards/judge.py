@@ -100,7 +100,7 @@ class Judge:
             verified = pending.result() if pending.done() else await asyncio.to_thread(pending.result)
             if verified.outcome in FAULTS:
                 raise NoVerdict(verified.outcome, f"was not asked, as the verifier {self._verifier.first_failure}")
-            if settings.asks == "unread" and verified.outcome not in UNREAD:
+            if not settings.weight and verified.outcome not in UNREAD:
                 return verified
         message = {"role": "user", "content": filled(self.template, problem, response)}
         answer = await self._endpoint.answer({**self._fields, "messages": [message]})
@@ -112,7 +112,7 @@ class Judge:
             self._results[JUDGE].append(reward)
             if verified is not None:
                 self._results["verifier"].append(verified.reward)
-        if settings.weight < 1:
+        if 0 < settings.weight < 1:
             reward = settings.weight * reward + (1 - settings.weight) * verified.reward
         return Verdict(reward, "right" if reward >= settings.right_from else "wrong")
 

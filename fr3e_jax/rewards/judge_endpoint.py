@@ -20,6 +20,7 @@ from fr3e_jax.rewards.verifier import NoVerdict
 if TYPE_CHECKING:
     import httpx
 
+MOST_TRIES = 6  # of a request, the first one included
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 120.0  # seconds before a retry; each is twice as long as the one before
 TRIED_AGAIN = (408, 409, 425, 429)  # and 5xx
 MILLION = 1e6
@@ -32,11 +33,8 @@ class BudgetSpent(ValueError):
 
 def dollars(judge: JudgeConfig, counts: Mapping[str, float]) -> float:
     """The cost of the tokens in ``counts``."""
-    prompts, answers = (
-        counts["prompt_tokens"] * judge.prompt_price,
-        counts["completion_tokens"] * judge.completion_price,
-    )
-    return (prompts + answers) / MILLION
+    prompts, answers = judge.prices or (0.0, 0.0)
+    return (counts["prompt_tokens"] * prompts + counts["completion_tokens"] * answers) / MILLION
 
 
 class Endpoint:
@@ -97,15 +95,15 @@ class Endpoint:
 
     async def _call(self, body: Mapping[str, Any], file: Path) -> str:
         """Ask, and again where that may help; store the answer."""
-        for attempt in range(self._judge.max_retries + 1):
+        for attempt in range(1, MOST_TRIES + 1):
             try:
                 text, usage = await self._one_try(body)
                 break
             except _Again as failure:
-                if attempt == self._judge.max_retries or failure.pause > LONGEST_PAUSE:
-                    tries = f" ({attempt + 1} tries)" if attempt else ""
+                if attempt == MOST_TRIES or failure.pause > LONGEST_PAUSE:
+                    tries = f" ({attempt} tries)" if attempt > 1 else ""
                     raise NoVerdict(failure.outcome, f"{self._without_key(str(failure))}{tries}") from None
-                pause = min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE) * random.uniform(0.5, 1.0)
+                pause = min(FIRST_PAUSE * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0)
                 self.counts["retries"] += 1
                 await asyncio.sleep(max(pause, failure.pause))
         self._count(usage)

@@ -44,7 +44,8 @@ def prompt_text(judge: JudgeConfig) -> str:
         asks = ASKS_TEXT if judge.pattern else ASKS_JSON
         if judge.words:
             return f"{PROMPT}Which word fits the response: {', '.join(_words_as_written(judge))}? {asks % 'word'}"
-        scale = f"from {judge.least_score:g} (useless or wrong) to {judge.most_score:g} (correct and complete)"
+        least, most = judge.score_range
+        scale = f"from {least:g} (useless or wrong) to {most:g} (correct and complete)"
         return f"{PROMPT}How good is the response, {scale}? {asks % 'number'}"
     try:
         text = Path(judge.prompt).expanduser().read_text(encoding="utf-8")
@@ -108,13 +109,14 @@ def reward_of(answer: str, judge: JudgeConfig) -> float:
         score = words[text.lower()] if text.lower() in words else float(text)
     except ValueError:
         score = math.nan
-    if not judge.least_score <= score <= judge.most_score:
+    least, most = judge.score_range
+    if not least <= score <= most:
         or_a_word = ", or a word of judge.words" if judge.words else ""
         raise ValueError(
-            f"answered {shown}, whose score is {scores[-1]!r}; expected a number from {judge.least_score:g} to "
-            f"{judge.most_score:g} (judge.least_score, judge.most_score){or_a_word}"
+            f"answered {shown}, whose score is {scores[-1]!r}; expected a number from {least:g} to {most:g} "
+            f"(judge.score_range){or_a_word}"
         )
-    return (score - judge.least_score) / (judge.most_score - judge.least_score)
+    return (score - least) / (most - least)
 
 
 def _words_as_written(judge: JudgeConfig) -> list[str]:

@@ -24,7 +24,7 @@ OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
 UNJUDGED = (
     "a dataset card has verifier: judge, and no judge alone gives the rewards; set judge.model and judge.base_url, "
-    "with judge.weight=1 and judge.asks=all, or another verifier in the card"
+    "with judge.weight=1, or another verifier in the card"
 )
 
 

@@ -191,7 +191,7 @@ JUDGE = (
     M("judge/retries", "calls", "tries after a first one that failed", "lower", when=JUDGED),
     M("judge/prompt_tokens", "tokens", "of the judge's prompts, as the endpoint counts them", when=JUDGED),
     M("judge/completion_tokens", "tokens", "of the judge's answers", when=JUDGED),
-    M("judge/dollars", "dollars", "cost at `judge.prompt_price` and `judge.completion_price`", "lower", when=JUDGED),
+    M("judge/dollars", "dollars", "cost at `judge.prices`", "lower", when=JUDGED),
 )
 
 VERDICTS = MetricGroup("Verdicts, tools and environments", "train", "every step; in `fr3e rft`, every iteration", (

@@ -43,7 +43,7 @@ FEWEST_VERDICTS = 8  # of which a share says something
 
 @dataclass(frozen=True)
 class RewardRange:
-    """The sums of an episode's rewards that count as 0 and as 1 (``environment.least_reward``, ``most_reward``)."""
+    """The sums of an episode's rewards that count as 0 and as 1 (``environment.reward_range``)."""
 
     least: float = 0.0
     most: float = 1.0
@@ -62,8 +62,8 @@ class RewardRange:
         if not self.least <= total <= self.most:
             raise ValueError(
                 f"the rewards of an episode of problem {problem_id}, {episode.rewards}, sum to {total:g}; expected a "
-                f"sum from environment.least_reward={self.least:g} to environment.most_reward={self.most:g}: set these "
-                "to the least and the greatest sum of an episode"
+                f"sum within environment.reward_range=[{self.least:g},{self.most:g}]: set it to the least and the "
+                "greatest sum of an episode"
             )
         reward = (total - self.least) / (self.most - self.least)
         if episode.right is None:
@@ -142,7 +142,7 @@ class ResponseGrader:
         if judge == ENVIRONMENT:
             cure, first = "(environment.kind), or raise environment.seconds", first.partition("\n")[0]
         if judge == JUDGE:
-            cure = "(judge.model at judge.base_url), or raise judge.seconds or judge.max_retries"
+            cure = "(judge.model at judge.base_url), or raise judge.seconds"
         raise GradingFailed(
             f"the {judge} failed on {sum(failed.values())} of {total} responses {where} ({listed}). This says nothing "
             f"about the policy: mend the {judge} {cure}, then continue with --resume. The first failure: the {judge} "

@@ -132,7 +132,7 @@ def open_session(
         check_estimator(config.advantage.base_estimator, config.rollout.rollouts_per_prompt)
         grader = open_grader(config, task, ENVIRONMENT if make else "verifier", processes.count)
     model, sampler = open_sampler(config, texts, processes, make, keeps_routes=keeps_routes, devices=devices)
-    of_episodes = RewardRange(config.environment.least_reward, config.environment.most_reward)
+    of_episodes = RewardRange(*config.environment.reward_range)
     graded = ResponseGrader(grader, texts, processes, of_episodes)
     return Session(config, task, texts, model, sampler, graded, processes)
 

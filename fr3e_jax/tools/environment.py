@@ -47,7 +47,7 @@ class Step(NamedTuple):
       observation: the text that the policy reads next; nobody reads it once ``done``.
       reward: of this turn, any finite number; an episode earns the sum.
       done: the episode ends with this turn.
-      right: whether the episode has succeeded; None: if its reward is 1 (``environment.most_reward``).
+      right: whether the episode has succeeded; None: if its reward is 1 (``environment.reward_range``).
     """
 
     observation: str

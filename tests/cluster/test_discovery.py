@@ -27,6 +27,7 @@ SLICES = {"TPU_WORKER_HOSTNAMES": "host-0", "MEGASCALE_NUM_SLICES": "2"}
         (EXPLICIT | {"JAX_COORDINATOR_ADDRESS": "[fd00::2]:8476"}, Cluster("", "[fd00::2]:8476", 4, 3)),
         (EXPLICIT | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, None),
         ({"JAX_NUM_PROCESSES": "1"}, None),
+        (SLURM | {"JAX_NUM_PROCESSES": "1"}, None),
         ({"JOB_COMPLETION_INDEX": "2"}, None),
         (SLURM, Cluster("slurm")),
         (SLURM | {"SLURM_NTASKS": "1"}, None),

@@ -38,18 +38,11 @@ def test_an_orderly_end_is_silent(capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("mode", "cluster"), [("auto", None), ("one", "asked for nothing")])
-def test_a_process_on_its_own_joins_nobody(monkeypatch, mode, cluster):
-    def own_cluster():
-        assert mode == "auto", "runtime.processes=one does not look at the environment"
-        return cluster
-
-    monkeypatch.setattr(membership, "own_cluster", own_cluster)
+def test_a_process_on_its_own_joins_nobody(monkeypatch):
+    monkeypatch.setattr(membership, "own_cluster", lambda: None)
     monkeypatch.setattr(membership, "_join", lambda *_: pytest.fail("joined"))
-    config = Config()
-    config.runtime.processes = mode
-    verb = across_processes(lambda config, run_dir, resume=False: (config.runtime.processes, run_dir, resume))
-    assert verb(config, "runs/a", resume=True) == (mode, "runs/a", True)
+    verb = across_processes(lambda config, run_dir, resume=False: (run_dir, resume))
+    assert verb(Config(), "runs/a", resume=True) == ("runs/a", True)
 
 
 def test_a_known_cluster_is_passed_to_jax(monkeypatch):

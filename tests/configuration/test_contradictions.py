@@ -61,8 +61,8 @@ CASES = {
         "nearest: aime24",
     ),
     "words_have_a_length": (
-        "data.char_count.max_letters=4 data.task=char_count",
-        "data.char_count.min_letters=4",
+        "data.char_count.letters=[5,4] data.task=char_count",
+        "data.char_count.letters=[5,20]",
     ),
     "walls_lie_between_cells": ("data.maze.side=8 data.task=maze", "data.maze.side=7"),
     "curriculum_starts_short": ("data.order.sft_min_operands=6", "data.order.sft_min_operands=5"),
@@ -74,11 +74,6 @@ CASES = {
     "an_environment_is_played": ("data.task=gymnasium data.environment=FrozenLake-v1", "environment.kind=task"),
     "an_environment_is_read": ("data.environment=FrozenLake-v1", "data.environment=", "nearest: data.task=gymnasium"),
     "cards_are_read": ("data.columns=[question=q]", "data.columns=[]", "nearest: data.task=datasets"),
-    "cards_name_their_files": (
-        "data.task=datasets data.train=[gsm8k] data.eval=[gsm8k] data.path=x.jsonl",
-        "data.path=",
-        "set data.root, data.train and data.eval",
-    ),
     "each_card_has_a_weight": (
         "data.weights=[1] data.task=datasets data.train=[gsm8k,math_train] data.eval=[gsm8k]",
         "data.weights=[1,2]",
@@ -175,8 +170,12 @@ CASES = {
     "steps_are_known": ("shaping.steps=[perplexty]", "shaping.steps=[perplexity]", "nearest: perplexity"),
     "settings_of_steps_are_read": ("shaping.entropy_advantage.alpha=0.1", "shaping.steps=[entropy_advantage]"),
     "windows_open": (
-        "shaping.position.from_step=101 shaping.steps=[position] shaping.position.until_step=0",
-        "shaping.position.from_step=100",
+        "shaping.position.window=[101,0] shaping.steps=[position]",
+        "shaping.position.window=[100,0]",
+    ),
+    "covariances_have_bounds": (
+        "shaping.steps=[clip_cov] shaping.clip_cov.bounds=[5,1]",
+        "shaping.clip_cov.bounds=[1,5]",
     ),
     "covariance_methods_exclude_each_other": (
         "shaping.steps=[clip_cov,kl_cov]",
@@ -185,11 +184,6 @@ CASES = {
     ),
     "covariance_methods_have_their_ratio": ("loss.ratio=sequence shaping.steps=[clip_cov]", "loss.ratio=token"),
     "kl_cov_has_its_loss": ("shaping.steps=[kl_cov] loss.dual_clip=3", "loss.dual_clip=0"),
-    "some_samples_are_reinforced": (
-        "shaping.sample_reinforcement.positive=0 shaping.steps=[sample_reinforcement] "
-        "shaping.sample_reinforcement.negative=0",
-        "shaping.sample_reinforcement.negative=1",
-    ),
     "divergence_settings_are_read": ("kl.reset_every=10", "kl.coefficient=0.01", "set kl.coefficient=0.001"),
     "the_divergence_has_a_gradient": ("kl.estimator=k1 kl.coefficient=0.01 explore.enabled=false", "kl.place=reward"),
     "rewards_of_tokens_have_a_group": ("kl.place=reward kl.coefficient=0.01", "explore.enabled=false"),
@@ -246,8 +240,8 @@ CASES = {
         "judge.key_variable=OPENAI_API_KEY",
     ),
     "scores_have_a_range": (
-        "judge.most_score=0 judge.model=m judge.base_url=http://127.0.0.1:1/v1",
-        "judge.most_score=1",
+        "judge.score_range=[1,1] judge.model=m judge.base_url=http://127.0.0.1:1/v1",
+        "judge.score_range=[1,5]",
     ),
     "words_have_scores": (
         "judge.words=[yes-or-no] judge.model=m judge.base_url=http://127.0.0.1:1/v1",
@@ -261,12 +255,7 @@ CASES = {
     ),
     "dollars_have_prices": (
         "judge.max_dollars=5 judge.model=m judge.base_url=http://127.0.0.1:1/v1",
-        "judge.prompt_price=0.25",
-        "set judge.prompt_price and",
-    ),
-    "one_weight_of_what_is_unread": (
-        "judge.weight=0.5 judge.asks=unread judge.model=m judge.base_url=http://127.0.0.1:1/v1",
-        "judge.weight=1",
+        "judge.prices=[0.25,2]",
     ),
     "a_judge_alone_calls_no_verifier": (
         "data.verifier=mine.py:check judge.model=m judge.base_url=http://127.0.0.1:1/v1",
@@ -291,10 +280,10 @@ CASES = {
         "environment.max_observation_tokens=64 environment.kind=task",
         "environment.max_observation_tokens=16",
     ),
-    "rewards_have_a_range": ("environment.most_reward=0 environment.kind=task", "environment.most_reward=1"),
-    "an_episode_without_a_turn_is_in_range": (
-        "environment.most_reward=-1 environment.least_reward=-8 environment.kind=task",
-        "environment.most_reward=0",
+    "rewards_have_a_range": (
+        "environment.reward_range=[-8,-1] environment.kind=task",
+        "environment.reward_range=[-8,0]",
+        "set environment.reward_range=[-1,1]",
     ),
     "tool_settings_are_read": ("tools.begin=<<", "tools.kind=python"),
     "a_call_has_marks": ("tools.kind=mine.py:look tools.begin=<t>", "tools.end=</t>", "tools.end='</tool>'"),

@@ -47,11 +47,11 @@ def test_a_section_can_be_overridden_as_a_mapping(recipe):
 
 @pytest.mark.parametrize("text", ["1e5", "3", "null", "a: b", "x=y", "a #b", "[1", "", "yes"])
 def test_text_settings_take_the_value_as_it_stands(recipe, text):
-    assert load_config(recipe, [f"data.path={text}"]).data.path == text
+    assert load_config(recipe, [f"data.root={text}"]).data.root == text
 
 
 def test_quotes_around_a_text_value_are_dropped(recipe):
-    assert load_config(recipe, ["data.path='a b'"]).data.path == "a b"
+    assert load_config(recipe, ["data.root='a b'"]).data.root == "a b"
 
 
 def test_interpolation_follows_other_settings(recipe):

@@ -20,7 +20,7 @@ DEVICE = {"platform": "cpu", "device_kind": "cpu"}
 
 
 def test_saved_settings_load_as_the_same_configuration(tmp_path):
-    config = load_config(_recipe(tmp_path), ["optimizer.learning_rate=1e-5", "data.path=1e5", "evaluation.pass_at=[1]"])
+    config = load_config(_recipe(tmp_path), ["optimizer.learning_rate=1e-5", "data.root=1e5", "evaluation.pass_at=[1]"])
     save_config(config, tmp_path / "run", **DEVICE)
     assert load_config(tmp_path / "run" / "config.yaml") == config
 

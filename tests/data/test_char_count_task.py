@@ -15,7 +15,7 @@ def make(seed=0, **settings):
     return CharCountTask(DataConfig(task="char_count", seed=seed, char_count=CharCountConfig(**settings)))
 
 
-@pytest.mark.parametrize("settings", [{}, {"min_letters": 1, "max_letters": 2}, {"min_letters": 30, "max_letters": 30}])
+@pytest.mark.parametrize("settings", [{}, {"letters": [1, 2]}, {"letters": [30, 30]}])
 def test_questions_and_demonstrations_are_right(settings):
     task = make(**settings)
     demonstrations = [task.demonstration(index, 1.0) for index in range(200)]
@@ -25,7 +25,7 @@ def test_questions_and_demonstrations_are_right(settings):
         assert "-".join(line[0] for line in lines) == word
         assert lines == [f"{line[0]} {'=' if line[0] == letter else '!='} {letter}" for line in lines]
         assert box == f"\\boxed{{{word.count(letter)}}}"
-        assert task.config.min_letters <= len(lines) <= task.config.max_letters
+        assert task.config.letters[0] <= len(lines) <= task.config.letters[1]
         problem = Problem("0", demonstration.prompt, str(word.count(letter)))
         assert task.verifier()(problem, demonstration.response, True).right
 

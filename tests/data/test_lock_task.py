@@ -7,6 +7,7 @@ from itertools import product
 
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.configuration.task_sections import LockConfig
+from fr3e_jax.data import lock_task
 from fr3e_jax.data.character_tokenizer import CHARACTERS
 from fr3e_jax.data.lock_task import Lock, LockTask, hints
 from fr3e_jax.tools.environment import Episode, check_by_playing
@@ -39,10 +40,11 @@ def test_splits_divide_all_combinations_and_problems_are_many():
     assert len({problem.gold for problem in make().problems("train")[:300]}) > 200
 
 
-def test_a_demonstration_is_an_episode_and_reads_hints_as_often_as_it_is_told():
+def test_a_demonstration_is_an_episode_and_reads_hints_as_often_as_it_is_told(monkeypatch):
     solved = {}
     for reading in (0.0, 0.5, 1.0):
-        task, solved[reading] = make(sft_reading=reading), 0
+        monkeypatch.setattr(lock_task, "READING", reading)
+        task, solved[reading] = make(), 0
         for index in range(200):
             shown = task.demonstration(index, 1.0)
             assert set(shown.response) <= set(CHARACTERS) and shown == task.demonstration(index, 0.0)

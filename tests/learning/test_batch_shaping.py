@@ -39,7 +39,7 @@ EVERY_STEP = [
 SETTINGS = {
     "explore__enabled": False,
     "shaping__steps": EVERY_STEP,
-    "shaping__position__from_step": 0,
+    "shaping__position__window": [0, 300],
     "shaping__forking_tokens__share": 0.5,
     "shaping__kl_cov__share": 0.2,
 }

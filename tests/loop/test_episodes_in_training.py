@@ -189,7 +189,9 @@ def test_a_sum_of_rewards_counts_from_least_to_most_and_the_environment_may_say_
     assert (costly.reward, costly.outcome) == (pytest.approx(0.9), "right")
     assert RewardRange().verdict(record(1.0, right=False), "train/9").outcome == "wrong"
     assert RewardRange().verdict(record(0.5, earlier=(0.5,)), "train/9").reward == 1.0, "turns before a branch count"
-    with pytest.raises(ValueError, match="train/9, .*sum to -0.2; expected a sum from environment.least_reward=0 to"):
+    with pytest.raises(
+        ValueError, match=r"train/9, .*sum to -0.2; expected a sum within environment.reward_range=\[0,1\]"
+    ):
         RewardRange().verdict(record(-0.1, -0.1), "train/9")
     failed = RewardRange().verdict(record(-0.1, -0.1, ending="fault", fault="in turn 2: raised"), "train/9")
     assert (failed.reward, failed.outcome) == (0.0, "error"), "the sum of a failed episode may lie out of range"

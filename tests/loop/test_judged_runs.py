@@ -34,8 +34,7 @@ def settings(url: str, cache: Path) -> dict:
         "judge__base_url": url,
         "judge__key_variable": "FR3E_TEST_KEY",
         "judge__cache": str(cache),
-        "judge__prompt_price": 1.0,
-        "judge__completion_price": 10.0,
+        "judge__prices": [1.0, 10.0],
     }
 
 
@@ -83,11 +82,12 @@ def test_a_run_may_go_on_without_its_judge(session):
     assert grader.judge_dollars == 2.0 and grader.take_judge_counts() == {}
 
 
-def test_a_judge_that_goes_away_ends_the_run_with_its_first_failure(tmp_path, tiny_run, capsys):
+def test_a_judge_that_goes_away_ends_the_run_with_its_first_failure(tmp_path, tiny_run, capsys, monkeypatch):
+    monkeypatch.setattr(judge_endpoint, "MOST_TRIES", 2)
     with judge_stand_in(
         lambda body, number: error(503, "gone") if number > 1 else completion('{"score": 1}')
     ) as endpoint:
-        config = tiny_run.config(**settings(endpoint.url, tmp_path), judge__max_retries=1, evaluation__start=False)
+        config = tiny_run.config(**settings(endpoint.url, tmp_path), evaluation__start=False)
         assert train(config, tmp_path / "run") == 1
     said = capsys.readouterr().err
     assert "judge_unreachable). This says nothing about the policy: mend the judge (judge.model at" in said

@@ -12,7 +12,7 @@ import pytest
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.explore import explored_trunks, roll_out_states
-from fr3e_jax.loop.kept_bases import KeptBases, credit_visits
+from fr3e_jax.loop.kept_bases import VISITS_PER_STEP, KeptBases, credit_visits
 from fr3e_jax.loop.rollout_entries import records_of
 from fr3e_jax.loop.step_report import rollout_entries
 from fr3e_jax.rollouts.requests import Rollout
@@ -115,7 +115,7 @@ def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returni
     assert with_settings(kept_bases, max_share=0.6).due(1)
     kept_bases.returned_tokens = 0.0
     for base in kept_bases.bases:
-        base.visits = kept_bases.settings.visits_per_step
+        base.visits = VISITS_PER_STEP
     assert not kept_bases.due(1) and kept_bases.due(2), "each success has its visits in every step"
 
 

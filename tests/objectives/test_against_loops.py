@@ -28,7 +28,7 @@ from fr3e_jax.objectives.shaping import (
     sample_reinforcement,
 )
 
-entropy_guided_weights = partial(weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step")
+entropy_guided_weights = partial(weighting.entropy_guided_weights, alpha=0.3, temperature=1.0)
 
 G, M, T = 3, 5, 6  # groups, sequences of a group, tokens
 N = G * M
@@ -152,11 +152,9 @@ def test_shapings(seed, fill):
     case = Case(seed, fill)
     advantages, entropies = case.normal(), np.abs(case.normal())
     bonus, ratio = entropy_based_advantages(advantages, entropies, case.mask, alpha=0.3, kappa=2.5)
-    positions = position_shaped_advantages(
-        advantages, case.mask, gamma=0.2, direction=-1.0, steepness=15.0, centre=0.5, variant="paper"
-    )
+    positions = position_shaped_advantages(advantages, case.mask, gamma=0.2, direction=-1.0, steepness=15.0, centre=0.5)
     right = entropies > 0.5
-    signed = sample_reinforcement(advantages, right, positive=0.2, negative=0.7)
+    signed = sample_reinforcement(advantages, right, positive=0.2)
     bonus, ratio, positions, signed = jax.device_get((bonus, ratio, positions, signed))
     for i, t in case.tokens():
         a, h = float(advantages[i, t]), float(entropies[i, t])
@@ -164,7 +162,7 @@ def test_shapings(seed, fill):
         close([bonus[i, t], ratio[i, t]], [a + extra, extra / abs(a)])
         place = case.mask[i, :t].sum() / case.mask[i].sum()
         close(positions[i, t], a + np.sign(a) * 0.2 / (1 + exp(15.0 * (place - 0.5))))
-        close(signed[i, t], a * (0.2 if right[i, t] else 0.7))
+        close(signed[i, t], a * (0.2 if right[i, t] else 1.0))
     assert not np.any(bonus[~case.mask]) and not np.any(positions[~case.mask])
 
 
@@ -173,20 +171,15 @@ def test_shapings(seed, fill):
 def test_perplexity(seed, fill):
     case = Case(seed, fill)
     x = np.abs(case.normal(G, M)) + np.float32(0.1)
-    plain = perplexity_weights(x, case.present, variant="paper")
-    released = perplexity_weights(x, case.present, variant="released")
-    plain, released = jax.device_get((plain, released))
+    weights = jax.device_get(perplexity_weights(x, case.present))
     for g in range(G):
         values = x[g][case.present[g]].astype(float)
         if not values.size:
-            assert not np.any(plain[g]) and not np.any(released[g])
+            assert not np.any(weights[g])
             continue
-        low, high = np.quantile(values, [0.25, 0.75])
-        inside = values[(values >= low - 1.5 * (high - low) - 1e-9) & (values <= high + 1.5 * (high - low) + 1e-9)]
-        for found, used in ((plain, values), (released, inside)):
-            spread = used.std()
-            expected = (values - used.mean()) / spread if spread > 1e-6 else np.zeros(len(values))
-            close(found[g][case.present[g]], expected, rtol=2e-3, atol=2e-3)
+        spread = values.std()
+        expected = (values - values.mean()) / spread if spread > 1e-6 else np.zeros(len(values))
+        close(weights[g][case.present[g]], expected, rtol=2e-3, atol=2e-3)
 
 
 @cases
@@ -194,18 +187,12 @@ def test_perplexity(seed, fill):
 def test_entropy_guided_weights(seed, fill):
     case = Case(seed, fill)
     advantages, entropies = case.normal(), np.abs(case.normal())
-    step = entropy_guided_weights(advantages, entropies, case.mask, alpha=0.5, temperature=1.3)
-    whole = entropy_guided_weights(advantages, entropies, case.mask, alpha=0.5, temperature=1.3, level="trajectory")
-    step, whole = jax.device_get((step, whole))
-    there = [i for i in range(N) if case.mask[i].any()]
-    score = {i: (advantages[i][case.mask[i]].mean() + 0.5 * entropies[i][case.mask[i]].sum()) / 1.3 for i in there}
-    total = sum(np.exp(score[i] - max(score.values())) for i in there)
+    weights = jax.device_get(entropy_guided_weights(advantages, entropies, case.mask, alpha=0.5, temperature=1.3))
     for i, t in case.tokens():
         peers = [j for j in range(N) if case.mask[j, t]]
         scores = {j: exp((float(advantages[j, t]) + 0.5 * float(entropies[j, t])) / 1.3) for j in peers}
-        close(step[i, t], scores[i] / sum(scores.values()))
-        close(whole[i, t], np.exp(score[i] - max(score.values())) / total, rtol=1e-3)
-    assert not np.any(step[~case.mask]) and not np.any(whole[~case.mask])
+        close(weights[i, t], scores[i] / sum(scores.values()))
+    assert not np.any(weights[~case.mask])
 
 
 @cases

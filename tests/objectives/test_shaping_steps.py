@@ -71,7 +71,7 @@ def test_a_step_reads_the_fields_that_its_section_names_and_no_other_that_costs_
     """A field that no step names may be filled with zeros, which must not shape a mini-batch."""
     changed = tokens._replace(**{field: 3 * getattr(tokens, field)[::-1, ::-1]})
     for name, step in STEPS.items():
-        settings = {"share": 0.3, "low": -9.0} if name == "clip_cov" else {}
+        settings = {"share": 0.3, "bounds": (-9.0, 5.0)} if name == "clip_cov" else {}
         settings |= {"share": 0.3} if name == "kl_cov" else {}
         before, after = step(tokens, **settings)[0], step(changed, **settings)[0]
         same = all(np.array_equal(a, b) for a, b in zip(before[:4], after[:4], strict=True))
@@ -91,14 +91,13 @@ def test_perplexity_is_standardised_in_the_group(tokens):
 
 def test_a_group_of_one_is_left_as_it_is(tokens):
     alone = tokens._replace(group=np.arange(N, dtype=np.int32))
-    for variant in ("paper", "released"):
-        shaped, _ = STEPS["perplexity"](alone, alpha=0.5, variant=variant, prefer="high")
-        np.testing.assert_allclose(shaped.advantages, tokens.advantages, rtol=1e-6)
+    shaped, _ = STEPS["perplexity"](alone, alpha=0.5)
+    np.testing.assert_allclose(shaped.advantages, tokens.advantages, rtol=1e-6)
 
 
 @pytest.mark.parametrize("window, active", [((5, 6), True), ((0, 0), True), ((0, 5), False), ((6, 0), False)])
 def test_windows_hold_their_first_step_and_not_their_last(tokens, window, active):
-    shaped, _ = STEPS["position"](tokens, from_step=window[0], until_step=window[1])
+    shaped, _ = STEPS["position"](tokens, window=window)
     changed = not np.array_equal(shaped.advantages[tokens.counted], tokens.advantages[tokens.counted])
     assert changed == active
 
@@ -106,8 +105,7 @@ def test_windows_hold_their_first_step_and_not_their_last(tokens, window, active
 def test_position_counts_from_the_beginning_of_the_response(tokens):
     """A branch's tokens have their places in the whole response, not in the branch."""
     later = tokens._replace(relative=0.5 + tokens.relative / 2)
-    options = {"from_step": 0, "until_step": 0}
-    shaped, _ = STEPS["position"](later, **options)
+    shaped, _ = STEPS["position"](later, window=(0, 0))
     bonus = 0.1 / (1 + np.exp(-15 * (later.relative - 0.5)))
     expected = tokens.advantages + np.sign(tokens.advantages) * bonus
     np.testing.assert_allclose(shaped.advantages[tokens.counted], expected[tokens.counted], rtol=1e-5)
@@ -124,7 +122,7 @@ def test_selections_keep_the_denominator_and_the_overlong_mask_does_not(tokens):
 
 
 def test_clip_cov_passes_over_tokens_that_are_clipped_already(tokens):
-    wide = {"low": -1e9, "high": 1e9, "share": 1.0}
+    wide = {"bounds": (-1e9, 1e9), "share": 1.0}
     masked = np.asarray(STEPS["clip_cov"](tokens, **wide)[0].weights) == 0
     ratio, a = np.exp(tokens.logprobs - tokens.old_logprobs), tokens.advantages
     clipped = ((a > 0) & (ratio > 1.3)) | ((a < 0) & (ratio < 0.8))
@@ -132,8 +130,8 @@ def test_clip_cov_passes_over_tokens_that_are_clipped_already(tokens):
 
 
 def test_steps_are_applied_in_the_order_of_the_list(tokens):
-    entropy = (shaping_steps.entropy_advantage, {"alpha": 1000.0, "kappa": 2.0})  # half of |A| is added everywhere
-    negative = (shaping_steps.sample_reinforcement, {"positive": 0.0, "negative": 1.0})
+    entropy = (shaping_steps.entropy_advantage, {"alpha": 1000.0})  # half of |A| is added everywhere
+    negative = (shaping_steps.sample_reinforcement, {"positive": 0.0})
     first, metrics = apply_steps(tokens, (negative, entropy))
     second, _ = apply_steps(tokens, (entropy, negative))
     assert set(metrics) == {"entropy_advantage/ratio", "sample_reinforcement/positive_share"}
@@ -141,28 +139,17 @@ def test_steps_are_applied_in_the_order_of_the_list(tokens):
     shaped = np.where(right, 0, a + np.abs(a) / 2)[mask]
     np.testing.assert_allclose(first.advantages[mask], shaped, atol=1e-6)
     np.testing.assert_allclose(second.advantages[mask], shaped, atol=1e-6)
-    penalised = (shaping_steps.kl_cov, {"share": 0.1, "coefficient": 1.0})
+    penalised = (shaping_steps.kl_cov, {"share": 0.1})
     third, _ = apply_steps(tokens, (negative, penalised))
     fourth, _ = apply_steps(tokens, (penalised, negative))
     assert np.asarray(third.penalised).sum() == np.asarray(fourth.penalised).sum() == 3
     assert not np.array_equal(third.penalised, fourth.penalised), "covariances of different advantages"
 
 
-def test_entropies_may_be_normalised_by_the_vocabulary(tokens):
-    plain, _ = STEPS["sequence_weighting"](tokens, alpha=2.0)
-    normal, _ = STEPS["sequence_weighting"](tokens, alpha=2.0 * float(tokens.log_vocabulary), normalised_entropy=True)
-    np.testing.assert_allclose(plain.weights, normal.weights, rtol=1e-5)
-    expected = entropy_guided_weights(
-        tokens.advantages,
-        tokens.entropies,
-        tokens.counted,
-        alpha=2.0,
-        temperature=1.0,
-        level="step",
-    )
-    np.testing.assert_allclose(plain.weights, expected, rtol=1e-6)
-    _, metrics = STEPS["sequence_weighting"](tokens, alpha=2.0, level="trajectory")
-    assert metrics["scale"] != 1 and np.isfinite(metrics["scale"])
+def test_entropies_are_normalised_by_the_vocabulary(tokens):
+    shaped, _ = STEPS["sequence_weighting"](tokens, alpha=2.0 * float(tokens.log_vocabulary))
+    expected = entropy_guided_weights(tokens.advantages, tokens.entropies, tokens.counted, alpha=2.0, temperature=1.0)
+    np.testing.assert_allclose(shaped.weights, expected, rtol=1e-5)
 
 
 def test_no_token_at_all(tokens):

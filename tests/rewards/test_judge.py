@@ -65,10 +65,10 @@ def verdict_of(grader: Grader, response: str = "3", problem: Problem = PROBLEM) 
         ({}, '<think>{"score": 1}? no</think>{"score": 3}', 0.3),
         ({"words": ["CORRECT=10", "INCORRECT=0"]}, '{"score": "Correct"}', 1.0),
         ({"words": ["true=10", "false=0"]}, '{"score": true}', 1.0),
-        ({"least_score": 1.0, "most_score": 5.0}, '{"score": 2}', 0.25),
-        ({"least_score": -1.0, "most_score": 1.0}, '{"score": -1}', 0.0),
+        ({"score_range": [1.0, 5.0]}, '{"score": 2}', 0.25),
+        ({"score_range": [-1.0, 1.0]}, '{"score": -1}', 0.0),
         ({"pattern": NUMBER}, "It says score: 10, but is wrong.\nScore: 2", 0.2),
-        ({"pattern": NUMBER, "least_score": -1.0, "most_score": 1.0}, "Score: -1", 0.0),
+        ({"pattern": NUMBER, "score_range": [-1.0, 1.0]}, "Score: -1", 0.0),
         ({"pattern": NUMBER}, "Score: .5.", 0.05),
         ({"pattern": r'"overall":\s*(\d+)'}, '{"style": 3, "overall": 8}', 0.8),
         ({"pattern": r"\[\[(\d+)\]\]"}, "Rating: [[9]]", 0.9),
@@ -172,9 +172,10 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_outcomes_with_a_reason_and_as_many_tries_as_can_help(judged, fault, caplog, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-secret-1")
+    monkeypatch.setattr(judge_endpoint, "MOST_TRIES", 3)
     answer, settings, outcome, calls, reason = FAULTS[fault]
     with judge_stand_in(answer) as endpoint:
-        grader = judged(endpoint.url, max_retries=2, key_variable="MY_KEY", **settings)
+        grader = judged(endpoint.url, key_variable="MY_KEY", **settings)
         assert verdict_of(grader) == Verdict(0.0, outcome)
         assert not verdict_of(grader).graded
         assert grader.take_outcomes() == {outcome: 2}
@@ -199,7 +200,7 @@ def test_a_fault_that_passes_is_tried_again(judged, first):
 
 def test_equal_responses_are_one_call_and_stored_answers_outlive_the_process(judged):
     with judge_stand_in(lambda body, number: late(0.05, TEN)) as endpoint:
-        grader = judged(endpoint.url, prompt_price=1.0, completion_price=10.0)
+        grader = judged(endpoint.url, prices=[1.0, 10.0])
         pending = [grader.submit(PROBLEM, response, True) for response in ("3", "3", "4", "3")]
         assert [each.result().reward for each in pending] == [1.0] * 4
         counts = grader.verifier.take_counts()
@@ -208,7 +209,7 @@ def test_equal_responses_are_one_call_and_stored_answers_outlive_the_process(jud
         assert grader.verifier.take_sums() == {"judge": (4.0, 4)}
         grader.close()
         assert verdict_of(grader).reward == 1.0 and len(endpoint.bodies) == 2, "a closed judge starts again"
-        again = judged(endpoint.url, least_score=5.0)
+        again = judged(endpoint.url, score_range=[5.0, 10.0])
         assert verdict_of(again).reward == 1.0 and len(endpoint.bodies) == 3, "another prompt is another request"
         assert again.verifier.take_counts()["prompt_tokens"] == 100
 
@@ -234,7 +235,7 @@ def test_no_more_requests_are_under_way_than_allowed(judged):
 
 
 def test_a_spent_budget_stops_and_earlier_spending_counts(judged):
-    prices = {"prompt_price": 1000.0, "max_dollars": 0.2, "max_concurrency": 1}  # a call costs 0.1
+    prices = {"prices": [1000.0, 0.0], "max_dollars": 0.2, "max_concurrency": 1}  # a call costs 0.1
     with judge_stand_in(lambda body, number: TEN) as endpoint:
         grader = judged(endpoint.url, **prices)
         assert [verdict_of(grader, response).reward for response in "34"] == [1.0, 1.0]
@@ -268,7 +269,7 @@ def test_a_verifier_beside_the_judge_shares_the_reward_or_says_what_is_judged(ju
         assert verdict_of(half, "!") == Verdict(0.0, "error"), "a verifier's fault stays one"
         assert half.verifier.take_sums() == {"judge": (pytest.approx(1.6), 2), "verifier": (1.0, 2)}
         assert "lost" in half.first_failure
-        unread = judged(endpoint.url, sometimes_reads, asks="unread", right_from=0.8)
+        unread = judged(endpoint.url, sometimes_reads, weight=0.0, right_from=0.8)
         asked = len(endpoint.bodies)
         assert [verdict_of(unread, text) for text in ("3", "4")] == [Verdict(1.0, "right"), Verdict(0.0, "wrong")]
         assert len(endpoint.bodies) == asked, "what the verifier reads costs nothing"
@@ -290,10 +291,11 @@ def free_port() -> int:
         (TEN, ""),
     ],
 )
-def test_a_bad_endpoint_is_one_line_before_training(judged, answer, complaint):
+def test_a_bad_endpoint_is_one_line_before_training(judged, answer, complaint, monkeypatch):
+    monkeypatch.setattr(judge_endpoint, "MOST_TRIES", 2)
     with judge_stand_in(lambda body, number: answer) as endpoint:
         url = endpoint.url if answer else f"http://127.0.0.1:{free_port()}/v1"
-        grader = judged(url, max_retries=1)
+        grader = judged(url)
         config = JudgeConfig(model="m", base_url=url)
         if not complaint:
             return check_by_asking(grader, grader.verifier, config, [PROBLEM])

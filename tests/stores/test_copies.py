@@ -69,9 +69,9 @@ def test_files_of_cards_are_found_below_an_address(store, asked):
 def test_a_training_file_and_a_recipe_may_be_at_an_address(store):
     store.write("train.jsonl", b"{}")
     store.write("recipe.yaml", b"name: remote\n")
-    assert existing_file(f"{store.address}/train.jsonl", "data.path").read_bytes() == b"{}"
-    with pytest.raises(FileNotFoundError, match="data.path is .* which does not exist"):
-        existing_file(f"{store.address}/none.jsonl", "data.path")
+    assert existing_file(f"{store.address}/train.jsonl", "data.train").read_bytes() == b"{}"
+    with pytest.raises(FileNotFoundError, match="data.train is .* which does not exist"):
+        existing_file(f"{store.address}/none.jsonl", "data.train")
     assert load_config(f"{store.address}/recipe.yaml", training=False).name == "remote"
     with pytest.raises(ConfigError, match="none.yaml cannot be read"):
         load_config(f"{store.address}/none.yaml", training=False)

@@ -23,9 +23,8 @@ from fr3e_jax.verbs.supervised.rejection_sampling import rft
 SETTINGS = {
     "rft__prompts": 4,
     "training__mini_batch_rollouts": 4,
-    "rft__learning_rate": 2e-2,
+    "optimizer__learning_rate": 2e-2,
     "rft__negative_share": 0.2,
-    "rft__require_digit": False,
     "evaluation__prompts": 2,
     "evaluation__every": 0,
 }
@@ -121,8 +120,8 @@ def test_a_resumed_run_says_what_differs_keeps_the_former_settings_and_refuses_a
     assert main([*command, "data.seed=3"]) == 2
     assert "data.seed: 0 in the checkpoint, 3 now. Put them back" in capsys.readouterr().err
     assert (run / "config.yaml").read_bytes() == former
-    assert main([*command, "rft.learning_rate=0.01"]) == 0
-    assert capsys.readouterr().err == "fr3e: rft.learning_rate: 0.02 in the checkpoint, 0.01 now\n"
+    assert main([*command, "optimizer.learning_rate=0.01"]) == 0
+    assert capsys.readouterr().err == "fr3e: optimizer.learning_rate: 0.02 in the checkpoint, 0.01 now\n"
     assert (run / "config.step_000001.yaml").read_bytes() == former
     assert main([*command, "data.seed=3", "--allow-changes"]) == 0
     capsys.readouterr()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from encoded_prompts import prepare
 
+from fr3e_jax.configuration.schema import RftConfig
 from fr3e_jax.data.stream import Prompt
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.learner import Learner
@@ -121,11 +122,11 @@ def test_right_is_what_the_verifier_accepts_whatever_the_reward(session):
     assert not response_of(session, "12", outcome="wrong", reward=1.0).right
 
 
-def test_filters_can_be_switched_off(session, tiny_run):
-    twin = tiny_run.changed(session, rft__require_digit=False, rft__max_redundancy=1.0)
-    assert [
-        reason_to_drop(twin.config.rft, twin.texts, response_of(session, text)) for text in ("+-*>", "1111111")
-    ] == ["", ""]
+def test_redundancy_may_pass_and_a_digit_is_expected_where_the_gold_answer_has_one(session):
+    assert reason_to_drop(RftConfig(max_redundancy=1.0), session.texts, response_of(session, "1111111")) == ""
+    response = response_of(session, "+-*>")
+    response.prompt = Prompt(0, Problem("p", "1=", "minus"), response.prompt.token_ids)
+    assert reason_to_drop(session.config.rft, session.texts, response) == ""
 
 
 # -- selection ---------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_weights_configuration_and_tokenizer_are_those_that_transformers_reads(m
 @pytest.mark.timeout(1800)  # a few minutes of a core that nothing else uses
 def test_the_model_takes_a_step_of_sft_and_one_of_rl(model, tmp_path):
     # Short words, few lanes and rows; everything else is the recipe's.
-    small = ["data.char_count.max_letters=6", "evaluation.prompts=1", "evaluation.samples=1", "evaluation.pass_at=[1]"]
+    small = ["data.char_count.letters=[5,6]", "evaluation.prompts=1", "evaluation.samples=1", "evaluation.pass_at=[1]"]
     small += ["rollout.trunk_slots=2", "rollout.lanes_per_trunk=4", "rollout.max_response_tokens=48"]
     small += ["runtime.console=none", "runtime.report=false", "runtime.trackers=[]"]
     recipe = str(ROOT / "configs/char_count.yaml")

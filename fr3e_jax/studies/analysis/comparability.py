@@ -20,7 +20,7 @@ _HELD_OUT = (
     *("data.task", "data.environment", "data.environment_options", "data.root"),
     *("data.eval", "data.verifier", "data.template"),
     *("data.system", "data.template_options"),
-    *("judge.model", "judge.prompt", "judge.weight", "judge.asks", "judge.right_from"),
+    *("judge.model", "judge.prompt", "judge.weight", "judge.right_from"),
     *("data.max_prompt_tokens", "data.seed", "rollout.max_response_tokens"),
 )
 

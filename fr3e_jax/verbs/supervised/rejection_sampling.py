@@ -50,9 +50,8 @@ def rft(config: Config, run_dir: Place | None = None, resume: bool = False) -> i
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=config.rft.learning_rate)
     say("opening the model, its data and the verifier", config.runtime.console)
-    session = open_session(dataclasses.replace(config, optimizer=optimizer))
+    session = open_session(config)
     return start_run(RejectionSamplingRun, session, config, run_dir, resume, ledger)
 
 
@@ -98,7 +97,7 @@ class RejectionSamplingState(Progress):
 
 
 class RejectionSamplingRun(SupervisedRun):
-    verb, rate = "rft", "rft.learning_rate"
+    verb, rate = "rft", "optimizer.learning_rate"
     state: RejectionSamplingState
 
     @staticmethod

@@ -96,14 +96,15 @@ def cut_after_answer(texts: Texts, rollout: Rollout) -> Rollout:
 def reason_to_drop(rft: RftConfig, texts: Texts, response: GradedResponse) -> str:
     """The first filter that the response fails, one of `DROPPED`, or "". (Deng et al. 2025, 4.4.1.)
 
-    The verifier decides on "answer box presence": whether the answer has the form that the prompt asked for.
+    The verifier decides on "answer box presence": whether the answer has the form that the prompt asked for. A digit is
+    expected where the gold answer has one.
     """
-    rollout = response.rollout
+    rollout, gold = response.rollout, response.prompt.problem.gold
     if not rollout.finished:
         return "unfinished"
     if response.verdict.outcome not in READ:
         return "no_answer"
-    if rft.require_digit and not any(map(str.isdigit, texts.response_text(rollout.token_ids, True))):
+    if any(map(str.isdigit, gold)) and not any(map(str.isdigit, texts.response_text(rollout.token_ids, True))):
         return "no_digit"
     if n_gram_redundancy(rollout.token_ids) > rft.max_redundancy:
         return "redundant"
