@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import typing
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fr3e_jax.configuration.check import check
 from fr3e_jax.configuration.recipe import Layer, flatten, read_recipe, unknown_setting
@@ -72,33 +72,13 @@ def default_config(overrides: Overrides = ()) -> Config:
     return _merged(override_layers(overrides), training=False)
 
 
-_UNRESOLVED = re.compile(r"\$\{|\?\?\?")  # an interpolation, or a value that is missing
-_typed_values: dict[tuple[str, str], Any] = {}
-
-
-@cache
-def _scratch() -> DictConfig:
-    return copy.deepcopy(_defaults())
-
-
-@cache
-def _defaults() -> DictConfig:
-    return OmegaConf.structured(Config)  # takes seven times as long as its copy
-
-
 def _merged(layers: Sequence[Layer], *, training: bool) -> Config:
     origins = {path: layer.source for layer in layers for path in layer.values}
-    leaves = [(path, value, layer.source) for layer in layers for path, value in layer.values.items()]
-    if any(_UNRESOLVED.search(str(value)) for _, value, _ in leaves):
-        merged = copy.deepcopy(_defaults())
-        for path, value, source in leaves:
-            _assign(merged, path, value, source)
-        config = _resolve(merged, origins)
-    else:
-        config = Config()
-        for path, value, source in leaves:
+    config = Config()
+    for layer in layers:
+        for path, value in layer.values.items():
             section, _, name = path.rpartition(".")
-            setattr(setting_value(config, section) if section else config, name, _typed(path, value, source))
+            setattr(setting_value(config, section) if section else config, name, _typed(path, value, layer.source))
     correct_by_default(config, origins)
     check(config, origins, training=training)
     return config
@@ -140,14 +120,22 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(path: str, value: Any, source: str) -> Any:
-    """The value in the type of its setting, as OmegaConf converts it."""
-    key = path, repr(value)
-    if key not in _typed_values:
-        _assign(_scratch(), path, value, source)
-        typed = OmegaConf.select(_scratch(), path)
-        _typed_values[key] = OmegaConf.to_container(typed) if isinstance(typed, ListConfig) else typed
-    typed = _typed_values[key]
-    return list(typed) if isinstance(typed, list) else typed
+    """The value in the type of its setting."""
+    setting, given = settings()[path], value
+    is_list = typing.get_origin(setting.kind) is list
+    if is_list and isinstance(value, str | int | float) and "," not in str(value) and value != "":
+        value = [value]
+    if (typing.get_args(setting.kind)[0] if is_list else setting.kind) in (int, float):
+        value = [*map(_as_typed, value)] if isinstance(value, list) else _as_typed(value)
+    try:
+        return _adapter(path).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {setting.refuse(given)}") from error
+
+
+@cache
+def _adapter(path: str) -> TypeAdapter:
+    return TypeAdapter(settings()[path].kind, config=ConfigDict(coerce_numbers_to_str=True))
 
 
 @cache
@@ -179,6 +167,8 @@ def _misread_by_yaml(text: str) -> bool:
 
 def _as_typed(value: Any) -> Any:
     """A number with the signs and digits of a keyboard in place of those of typesetting: ``1e\u22124`` is ``1e-4``."""
+    if isinstance(value, bool):
+        return None  # a switch is no number
     if not isinstance(value, str):
         return value
     visible = (character for character in value if unicodedata.category(character) != "Cf")  # zero-width ones
@@ -188,6 +178,8 @@ def _as_typed(value: Any) -> Any:
 def _typed_character(character: str) -> str:
     if character == "\N{MINUS SIGN}" or unicodedata.category(character) == "Pd":  # dashes
         return "-"
+    if unicodedata.category(character) == "Nd":  # digits of any script
+        return str(unicodedata.digit(character))
     wide = unicodedata.decomposition(character).startswith("<wide>")
     return unicodedata.normalize("NFKC", character) if wide else character
 
@@ -200,34 +192,3 @@ def _nest(path: str, value: Any) -> dict[str, Any]:
     for name in reversed(path.split(".")):
         value = {name: value}
     return value
-
-
-def _assign(merged: DictConfig, path: str, value: Any, source: str) -> None:
-    setting = settings()[path]
-    is_list = typing.get_origin(setting.kind) is list
-    if is_list and isinstance(value, str | int | float) and re.fullmatch(r"(?!\$\{)[^,]+", str(value)):
-        value = [value]
-    if (typing.get_args(setting.kind)[0] if is_list else setting.kind) in (int, float):
-        value = [*map(_as_typed, value)] if isinstance(value, list) else _as_typed(value)
-    if setting.kind is int and isinstance(value, float) and value.is_integer():
-        value = int(value)  # 1e6
-    try:
-        if setting.kind is bool and isinstance(value, int | float) and value not in (0, 1):
-            raise ValueError(f"{value} is not a bool")  # OmegaConf takes every number but 0 for true
-        OmegaConf.update(merged, path, value, merge=False)
-    except (OmegaConfBaseException, TypeError, ValueError) as error:
-        raise ConfigError(f"{source}: {setting.refuse(value)}") from error
-
-
-def _resolve(merged: DictConfig, origins: dict[str, str]) -> Config:
-    """Interpolations such as ``${seed}`` can only fail here, when all layers are known."""
-    for path in origins:
-        try:
-            value = OmegaConf.select(merged, path, throw_on_missing=True)
-            if isinstance(value, ListConfig):
-                OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
-        except OmegaConfBaseException as error:
-            reason = str(error).splitlines()[0]
-            expected = settings()[path].describe_kind()
-            raise ConfigError(f"{origins[path]}: {path} cannot be resolved: {reason}; expected {expected}") from error
-    return cast(Config, OmegaConf.to_object(merged))

@@ -73,7 +73,7 @@ class Setting:
             return next(iter(difflib.get_close_matches(str(value), self.choices, n=1, cutoff=0.3)), self.default)
         if isinstance(value, float) and self.kind is int and math.isfinite(value):
             value = round(value)
-        if isinstance(value, int | float) and self.kind in (int, float):
+        if isinstance(value, int | float) and not isinstance(value, bool) and self.kind in (int, float):
             clamped = min(max(value, self.bounds.get("ge", -math.inf)), self.bounds.get("le", math.inf))
             if self.allows(clamped):
                 return clamped

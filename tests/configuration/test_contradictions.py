@@ -174,7 +174,7 @@ CASES = {
         "shaping.position.window=[100,0]",
     ),
     "covariances_have_bounds": (
-        "shaping.steps=[clip_cov] shaping.clip_cov.bounds=[5,1]",
+        "shaping.clip_cov.bounds=[5,1] shaping.steps=[clip_cov]",
         "shaping.clip_cov.bounds=[1,5]",
     ),
     "covariance_methods_exclude_each_other": (

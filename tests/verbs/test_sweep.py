@@ -115,10 +115,10 @@ def test_recipes_of_a_folder_are_an_axis(recipe, stand_in, tmp_path, capsys):
 
 
 def test_commands_of_a_dry_run_hold_valid_settings(recipe, capsys):
-    assert main(["sweep", recipe, "evaluation.pass_at=[1,2],[4]", "data.root='a,b',c", "--dry-run"]) == 0
+    assert main(["sweep", recipe, "evaluation.pass_at=[1,2],[4]", "sft.output='a,b',c", "--dry-run"]) == 0
     commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     configs = [load_config(command[4], command[5:]) for command in commands]
-    assert [(config.evaluation.pass_at, config.data.root) for config in configs] == [
+    assert [(config.evaluation.pass_at, config.sft.output) for config in configs] == [
         ([1, 2], "a,b"),
         ([1, 2], "c"),
         ([4], "a,b"),
@@ -227,8 +227,8 @@ def test_constant_settings_are_said_once(recipe, stand_in, capsys):
 
 
 def test_table_shows_values_that_look_like_markup(capsys):
-    runs = [Run({"data.root": value}, "", "", []) for value in ("[perplexity]", "/data/[/x]", "\x1b[2J")]
-    print_table(runs, ["data.root"])
+    runs = [Run({"sft.output": value}, "", "", []) for value in ("[perplexity]", "/data/[/x]", "\x1b[2J")]
+    print_table(runs, ["sft.output"])
     shown = capsys.readouterr().out
     assert "[perplexity]" in shown and "/data/[/x]" in shown and r"\u001b[2J" in shown
 
