@@ -63,6 +63,8 @@ def is_range(values: Sequence[float]) -> bool:
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 PLACES = ("runtime.run_dir", "runtime.output_dir", "runtime.compilation_cache", *FILES)
 """Settings that take a path or an address in an object store."""
+LOCAL = (*CODE, "model.lora.path", "sft.output")
+"""Settings that take a path of this machine alone."""
 CACHES = ("gs", "s3")  # the stores that jax's own compilation cache opens
 
 
@@ -83,10 +85,6 @@ def _unusable_store(config: Config) -> tuple[str, str, str] | None:
 
 def _is_out_of_reach(cache: str) -> bool:
     return is_remote(cache) and cache.partition("://")[0] not in CACHES
-
-
-def _remote_code(config: Config) -> str:
-    return next((path for path in CODE if is_remote(setting_value(config, path))), "")
 
 
 def _pass_at_more(evaluation: EvaluationConfig) -> tuple[int, int, str] | None:
@@ -114,24 +112,16 @@ def reads_files(task: str) -> bool:
 
 RULES: Rules = {
     "targets_are_known": (lambda c: _faulty_targets(c.model.lora.targets), "model.lora.targets has {}"),
-    "adapters_are_local": (
-        lambda c: is_remote(c.model.lora.path),
-        "{model.lora.path} is in an object store; copy it here and set its folder",
-    ),
     "trackers_are_known": (lambda c: faulty_name(c.runtime.trackers, TRACKERS), "runtime.trackers has {}"),
     "stores_can_be_used": (_unusable_store, "{}={}: {}"),
     "the_cache_can_be_used": (
         lambda c: _is_out_of_reach(c.runtime.compilation_cache),
         "{runtime.compilation_cache}: jax keeps it in a folder, or at gs:// or s3://; set one of them",
     ),
-    "models_are_written_into_folders": (
-        lambda c: is_remote(c.sft.output),
-        "{sft.output} is in an object store, and the model is written into a folder; set it empty: the model then "
-        "lies in model/ of the run directory, which may be in a store",
-    ),
-    "code_is_local": (
-        _remote_code,
-        "{} is in an object store, and code is loaded from files; copy it here and set its path",
+    "files_are_local": (
+        lambda c: next((path for path in LOCAL if is_remote(setting_value(c, path))), ""),
+        "{} is in an object store, where only models, data and runs may be; copy it here and set its path "
+        "(sft.output empty: the model lies in model/ of the run directory)",
     ),
     "rollout_sizes_have_an_effect": (
         lambda c: c.mesh.rollout_fsdp != 1 and c.mesh.rollout_tensor < 1 and not c.mesh.sampler_devices,

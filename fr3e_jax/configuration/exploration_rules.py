@@ -47,6 +47,16 @@ def _changed_verdicts(config: Config) -> tuple[str, str] | None:
     return None
 
 
+def _without_old_problems(config: Config) -> tuple[str, str] | None:
+    """A setting that needs problems to come again, and one that does not, where they never do."""
+    if config.data.train_problems or reads_files(config.data.task):
+        return None
+    if config.rollout.allocation == "knapsack":
+        return "rollout.allocation=knapsack", "rollout.allocation=uniform"
+    without = "data.curriculum.shares=[] and data.curriculum.retire_after=0"
+    return ("data.curriculum", without) if config.data.curriculum.enabled else None
+
+
 def _shares_of_pools(curriculum: CurriculumConfig) -> tuple[int, int, str] | None:
     """The number of pools, that of shares, and equal shares, where the numbers differ."""
     pools, shares = len(curriculum.bounds) + 1, len(curriculum.shares)
@@ -126,10 +136,10 @@ TRAINING_RULES: Rules = {
         "{rollout.allocation} divides the rollouts of whole groups among prompts, which {} does not leave as they are; "
         "set {}, or rollout.allocation=uniform",
     ),
-    "estimated_problems_come_again": (
-        lambda c: c.rollout.allocation == "knapsack" and not c.data.train_problems and not reads_files(c.data.task),
-        "{rollout.allocation} reads the success rates of problems that were sampled before, and {data.task} has no end "
-        "of new ones; set data.train_problems=1024, or rollout.allocation=uniform",
+    "problems_come_again": (
+        _without_old_problems,
+        "{} reads the success of problems that were sampled before, and {data.task} has no end of new ones; set "
+        "data.train_problems=1024, or {}",
     ),
     "each_pool_has_a_share": (
         lambda c: _shares_of_pools(c.data.curriculum),
@@ -139,11 +149,6 @@ TRAINING_RULES: Rules = {
     "bounds_of_pools_rise": (
         lambda c: c.data.curriculum.bounds != sorted(set(c.data.curriculum.bounds)),
         "{data.curriculum.bounds} does not rise; set success rates from the hardest pool on, such as [0.05,0.9]",
-    ),
-    "a_curriculum_meets_problems_again": (
-        lambda c: c.data.curriculum.enabled and not c.data.train_problems and not reads_files(c.data.task),
-        "data.curriculum draws problems by their success so far, and {data.task} has no end of new ones; set "
-        "data.train_problems=256, or data.curriculum.shares=[] and data.curriculum.retire_after=0",
     ),
     "a_curriculum_has_the_only_shares": (
         lambda c: c.data.curriculum.enabled and c.data.weights,

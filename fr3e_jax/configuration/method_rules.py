@@ -40,6 +40,22 @@ def _below_zero(config: Config) -> str:
     return "advantage.reward_range=minus_one_one" if config.advantage.reward_range == "minus_one_one" else ""
 
 
+def _reads_verdicts(config: Config, *, or_a_user_reads: bool = False) -> str:
+    """The setting that reads whether responses are right, or a user's function of rewards; "" without one."""
+    if config.explore.enabled:
+        return "explore.enabled=true (V(S_j))"
+    estimator = config.advantage.base_estimator
+    reads = estimator == "pass_at_k" or (or_a_user_reads and ":" in estimator)
+    return f"advantage.base_estimator={estimator}" if reads else ""
+
+
+def _trains_on_rewards(config: Config) -> tuple[str, str] | None:
+    """A setting of a critic or of kept successes, and one without."""
+    if config.advantage.base_estimator == "gae":
+        return "advantage.base_estimator=gae", "advantage.base_estimator=grpo"
+    return (f"returns.size={config.returns.size}", "returns.size=0") if config.returns.size else None
+
+
 def _covariance_step(steps: list[str]) -> str:
     return next((name for name in ("kl_cov", "clip_cov") if name in steps), "")
 
@@ -83,11 +99,6 @@ TRAINING_RULES: Rules = {
         lambda c: c.loss.function and _clipping(c),
         "{loss.function} computes the loss of each token itself and does not read {}; set {}, or loss.function=''",
     ),
-    "rewards_of_tokens_have_an_estimator": (
-        lambda c: _changes_rewards(c.kl) and ":" in c.advantage.base_estimator,
-        "{kl.place} changes rewards token by token, but {advantage.base_estimator} reads one reward of a response; set "
-        "kl.place=loss",
-    ),
     "kl_cov_has_its_loss": (
         lambda c: "kl_cov" in c.shaping.steps and c.loss.dual_clip,
         "{loss.dual_clip} clips the loss, which kl_cov in shaping.steps leaves unclipped; set loss.dual_clip=0",
@@ -102,30 +113,19 @@ TRAINING_RULES: Rules = {
         "{kl.estimator} with {kl.place} adds noise alone: its gradient is that of log pi, whose mean over the policy's "
         "own tokens is 0; set kl.estimator=k3 or kl.estimator=k2, or kl.place=reward, where k1 is exact",
     ),
-    "rewards_of_tokens_have_a_group": (
-        lambda c: _changes_rewards(c.kl) and c.explore.enabled,
-        "{kl.place} changes rewards after responses are scored, but {explore.enabled} computes V(S_j) from them before "
-        "that; set kl.place=loss, or explore.enabled=false",
-    ),
-    "subsets_read_what_is_right": (
-        lambda c: _changes_rewards(c.kl) and c.advantage.base_estimator == "pass_at_k",
-        "{kl.place} changes rewards by a divergence, but {advantage.base_estimator} only asks which responses are "
-        "right; set kl.place=loss",
+    "rewards_of_tokens_are_read": (
+        lambda c: _changes_rewards(c.kl) and _reads_verdicts(c, or_a_user_reads=True),
+        "{kl.place} changes rewards token by token after responses are graded, and {} reads one verdict on each; set "
+        "kl.place=loss",
     ),
     "a_divergence_over_the_vocabulary_is_a_loss": (
         lambda c: c.teacher.path and c.teacher.place == "advantage" and c.teacher.beta != 1,
         "{teacher.beta} is not read with {teacher.place}, which knows the sampled token alone; set teacher.place=loss, "
         "or teacher.beta=1",
     ),
-    "a_critic_reads_rewards": (
-        lambda c: c.teacher.path and c.teacher.alone and c.advantage.base_estimator == "gae",
-        "{teacher.alone} leaves rewards out, and {advantage.base_estimator} trains a critic on them; set "
-        "advantage.base_estimator=grpo, or teacher.alone=false",
-    ),
-    "successes_are_rewards": (
-        lambda c: c.teacher.path and c.teacher.alone and c.returns.size,
-        "{teacher.alone} leaves rewards out, and {returns.size} keeps successes to return to; set returns.size=0, or "
-        "teacher.alone=false",
+    "rewards_are_left_out_by_all": (
+        lambda c: c.teacher.path and c.teacher.alone and _trains_on_rewards(c),
+        "{teacher.alone} leaves rewards out, and {} reads them; set {}, or teacher.alone=false",
     ),
     "maxrl_divides_by_a_success_rate": (
         lambda c: c.advantage.base_estimator == "maxrl" and _below_zero(c),
@@ -155,14 +155,8 @@ TRAINING_RULES: Rules = {
         "nearest: advantage.overlong_margin={=rollout.max_response_tokens}",
     ),
     "overlong_rewards_are_read": (
-        lambda c: c.advantage.overlong_margin and c.advantage.base_estimator == "pass_at_k",
-        "{advantage.overlong_margin} lowers rewards of long responses, but {advantage.base_estimator} only asks which "
-        "responses are right; set advantage.overlong_margin=0, and add overlong_mask to shaping.steps to leave out "
-        "responses that are cut",
-    ),
-    "states_are_valued_by_success": (
-        lambda c: c.advantage.overlong_margin and c.explore.enabled,
-        "{advantage.overlong_margin} lowers rewards of long responses, but {explore.enabled} reads success rates from "
-        "rewards (V(S_j)); set explore.enabled=false, or advantage.overlong_margin=0",
+        lambda c: c.advantage.overlong_margin and _reads_verdicts(c),
+        "{advantage.overlong_margin} lowers rewards of long responses, and {} asks which are right; set "
+        "advantage.overlong_margin=0, and add overlong_mask to shaping.steps to leave out responses that are cut",
     ),
 }

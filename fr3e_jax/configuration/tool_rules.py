@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fr3e_jax.configuration.contradictions import Rules, first_set, is_range
 from fr3e_jax.configuration.environment_section import OBSERVATION
-from fr3e_jax.configuration.schema import ToolsConfig
+from fr3e_jax.configuration.schema import Config, ToolsConfig
 
 
 def _missing_mark(tools: ToolsConfig) -> str:
@@ -14,15 +14,23 @@ def _missing_mark(tools: ToolsConfig) -> str:
     return next((name for name in ("begin", "end") if not getattr(tools, name)), "")
 
 
-def _fills_a_response(tokens: int, cap: int) -> int | None:
-    """A smaller number where so many ``tokens`` of a text can fill a whole response of ``cap`` tokens."""
-    return max(1, cap // 4) if tokens >= cap else None
+def _fills_a_response(config: Config) -> tuple[str, int, str, int] | None:
+    """The cap on a text that can fill a whole response, and a smaller one."""
+    cap, tools, environment = config.rollout.max_response_tokens, config.tools, config.environment
+    for setting, tokens, is_written in (
+        ("tools.max_output_tokens", tools.max_output_tokens, tools.kind != "none"),
+        ("environment.max_observation_tokens", environment.max_observation_tokens, environment.enabled),
+    ):
+        if is_written and tokens >= cap:
+            return setting, tokens, setting, max(1, cap // 4)
+    return None
 
 
 RULES: Rules = {
     "tool_settings_are_read": (
-        lambda c: c.tools.kind == "none" and not c.environment.enabled and first_set(c.tools, "begin", "end", "result"),
-        "tools.{} is not read with {tools.kind}; nearest: tools.kind=python",
+        lambda c: c.tools.kind == "none" and first_set(c.tools, "begin", "end", "result"),
+        "tools.{} is not read with {tools.kind}; nearest: tools.kind=python, or for an environment "
+        "environment.turn_end and environment.observation in its place",
     ),
     "a_call_has_marks": (
         lambda c: _missing_mark(c.tools),
@@ -34,21 +42,13 @@ RULES: Rules = {
         "{tools.result} has no place for the tool's answer; set it to a text with {output} in it",
     ),
     "an_answer_leaves_room": (
-        lambda c: (
-            c.tools.kind != "none" and _fills_a_response(c.tools.max_output_tokens, c.rollout.max_response_tokens)
-        ),
-        "{tools.max_output_tokens} can fill a whole response ({rollout.max_response_tokens}); "
-        "nearest: tools.max_output_tokens={}",
+        _fills_a_response,
+        "{}={} can fill a whole response ({rollout.max_response_tokens}); nearest: {}={}",
     ),
     "one_writer_beside_the_policy": (
         lambda c: c.environment.enabled and c.tools.kind != "none",
         "{environment.kind} and {tools.kind} both answer the policy; let the environment's step() answer calls and set "
         "tools.kind=none, or set environment.kind=none",
-    ),
-    "marks_of_tools_are_not_read": (
-        lambda c: c.environment.enabled and first_set(c.tools, "begin", "end", "result"),
-        "tools.{} is not read with {environment.kind}; set environment.turn_end or environment.observation in its "
-        "place, and tools.begin, tools.end and tools.result empty",
     ),
     "the_environment_gives_the_rewards": (
         lambda c: c.environment.enabled and c.data.verifier,
@@ -58,14 +58,6 @@ RULES: Rules = {
     "an_observation_has_its_place": (
         lambda c: c.environment.observation and OBSERVATION not in c.environment.observation,
         f"{{environment.observation}} has no place for the observation; set it to a text with {OBSERVATION}",
-    ),
-    "an_observation_leaves_room": (
-        lambda c: (
-            c.environment.enabled
-            and _fills_a_response(c.environment.max_observation_tokens, c.rollout.max_response_tokens)
-        ),
-        "{environment.max_observation_tokens} can fill a whole response ({rollout.max_response_tokens}); "
-        "nearest: environment.max_observation_tokens={}",
     ),
     "rewards_have_a_range": (
         lambda c: (
