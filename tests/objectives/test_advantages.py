@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,13 @@ ESTIMATORS = ["grpo", "rloo", "mean"]
 # The six rewards of the reference vectors: one group of four, one of two.
 REWARDS = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, np.nan, np.nan]])
 MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+@jax.value_and_grad
+def weighted_sum(rewards, mask, estimator, unbiased):
+    advantages = group_advantages(rewards, mask, estimator=estimator, unbiased_std=unbiased)
+    return (jnp.array([1.0, 2.0, 4.0]) * advantages).sum()
 
 
 class TestMaxRL:
@@ -97,14 +105,7 @@ class TestGroupAdvantages:
     )
     def test_no_signal_is_exactly_zero_with_finite_gradient(self, estimator, rewards, mask):
         for unbiased in (False, True):
-
-            def total(r, unbiased=unbiased):
-                weights = jnp.array([1.0, 2.0, 4.0])
-                return (
-                    weights * group_advantages(r, jnp.array(mask), estimator=estimator, unbiased_std=unbiased)
-                ).sum()
-
-            value, gradient = jax.value_and_grad(total)(jnp.array(rewards))
+            value, gradient = weighted_sum(jnp.array(rewards), jnp.array(mask), estimator, unbiased)
             assert value == 0.0
             assert np.isfinite(gradient).all()
 

@@ -6,7 +6,7 @@ hypothesis draws a seed and how dense the masks are; shapes stay, so that nothin
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from math import ceil, comb, exp, floor
 
 import jax
@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fr3e_jax.objectives import weighting
 from fr3e_jax.objectives.advantages import fr3e_advantages, group_advantages
 from fr3e_jax.objectives.divergence import kl_k1, kl_k2, kl_k3
 from fr3e_jax.objectives.losses import clipped_surrogate
@@ -27,12 +26,12 @@ from fr3e_jax.objectives.shaping import (
     position_shaped_advantages,
     sample_reinforcement,
 )
-
-entropy_guided_weights = partial(weighting.entropy_guided_weights, alpha=0.3, temperature=1.0)
+from fr3e_jax.objectives.weighting import entropy_guided_weights
 
 G, M, T = 3, 5, 6  # groups, sequences of a group, tokens
 N = G * M
 
+compiled = cache(lambda function, **options: jax.jit(partial(function, **options)))
 cases = given(seed=st.integers(0, 2**32 - 1), fill=st.sampled_from(["ragged", "left", "sparse", "full", "empty"]))
 quick = settings(max_examples=15, deadline=None, derandomize=True)
 
@@ -107,18 +106,20 @@ def of_subsets(rewards: list[float], k: int) -> list[float]:
 @quick
 def test_group_estimators(seed, fill):
     case = Case(seed, fill)
-    estimate = lambda name, **options: group_advantages(case.rewards, case.present, estimator=name, **options)
+    right = case.rewards == 1
+    estimate = lambda name, **options: compiled(group_advantages, estimator=name, **options)(
+        case.rewards, case.present, right=right
+    )
     close(estimate("grpo"), by_group(case, lambda r: z_scores(r, False)))
     close(estimate("grpo", unbiased_std=True), by_group(case, lambda r: z_scores(r, True)))
     close(estimate("rloo"), by_group(case, left_out))
     close(estimate("mean"), by_group(case, lambda r: [x - sum(r) / len(r) for x in r]))
     close(estimate("maxrl"), by_group(case, lambda r: [x * len(r) / sum(r) - 1 if sum(r) > 0 else 0.0 for x in r]))
     for k in (1, 3, 4):
-        right = case.rewards == 1
-        close(estimate("pass_at_k", k=k, right=right), by_group(case, lambda r, k=k: of_subsets(r, k)), atol=1e-4)
+        close(estimate("pass_at_k", k=k), by_group(case, lambda r, k=k: of_subsets(r, k)), atol=1e-4)
     for name in ("grpo", "rloo", "mean"):
         close(np.asarray(estimate(name)).sum(axis=1), np.zeros(G))
-    pairs = np.asarray(estimate("pass_at_k", k=3, right=case.rewards == 1)).sum(axis=1)
+    pairs = np.asarray(estimate("pass_at_k", k=3)).sum(axis=1)
     close(pairs, np.zeros(G), atol=1e-4)
 
 
@@ -130,7 +131,7 @@ def test_fr3e(seed, fill):
     mask = case.mask.reshape(G, M, T)  # T rollouts of each of M states
     rewards = case.random.integers(0, 2, mask.shape).astype(np.float32)
     start = case.random.random(G).astype(np.float32)
-    advantages, values, alphas = fr3e_advantages(rewards, mask, start, mask.any(axis=-1))
+    advantages, values, alphas = compiled(fr3e_advantages)(rewards, mask, start, mask.any(axis=-1))
     advantages, values, alphas = jax.device_get((advantages, values, alphas))
     for g in range(G):
         previous = float(start[g])
@@ -151,10 +152,11 @@ def test_fr3e(seed, fill):
 def test_shapings(seed, fill):
     case = Case(seed, fill)
     advantages, entropies = case.normal(), np.abs(case.normal())
-    bonus, ratio = entropy_based_advantages(advantages, entropies, case.mask, alpha=0.3, kappa=2.5)
-    positions = position_shaped_advantages(advantages, case.mask, gamma=0.2, direction=-1.0, steepness=15.0, centre=0.5)
+    bonus, ratio = compiled(entropy_based_advantages, alpha=0.3, kappa=2.5)(advantages, entropies, case.mask)
+    form = dict(gamma=0.2, direction=-1.0, steepness=15.0, centre=0.5)
+    positions = compiled(position_shaped_advantages, **form)(advantages, case.mask)
     right = entropies > 0.5
-    signed = sample_reinforcement(advantages, right, positive=0.2)
+    signed = compiled(sample_reinforcement, positive=0.2)(advantages, right)
     bonus, ratio, positions, signed = jax.device_get((bonus, ratio, positions, signed))
     for i, t in case.tokens():
         a, h = float(advantages[i, t]), float(entropies[i, t])
@@ -171,7 +173,7 @@ def test_shapings(seed, fill):
 def test_perplexity(seed, fill):
     case = Case(seed, fill)
     x = np.abs(case.normal(G, M)) + np.float32(0.1)
-    weights = jax.device_get(perplexity_weights(x, case.present))
+    weights = jax.device_get(compiled(perplexity_weights)(x, case.present))
     for g in range(G):
         values = x[g][case.present[g]].astype(float)
         if not values.size:
@@ -187,7 +189,8 @@ def test_perplexity(seed, fill):
 def test_entropy_guided_weights(seed, fill):
     case = Case(seed, fill)
     advantages, entropies = case.normal(), np.abs(case.normal())
-    weights = jax.device_get(entropy_guided_weights(advantages, entropies, case.mask, alpha=0.5, temperature=1.3))
+    weigh = compiled(entropy_guided_weights, alpha=0.5, temperature=1.3)
+    weights = jax.device_get(weigh(advantages, entropies, case.mask))
     for i, t in case.tokens():
         peers = [j for j in range(N) if case.mask[j, t]]
         scores = {j: exp((float(advantages[j, t]) + 0.5 * float(entropies[j, t])) / 1.3) for j in peers}
@@ -201,10 +204,10 @@ def test_selections(seed, fill):
     case = Case(seed, fill)
     logprobs, advantages, entropies = -np.abs(case.normal()), case.normal(), np.abs(case.normal())
     tokens = case.tokens()
-    covariances = np.asarray(token_covariances(logprobs, advantages, case.mask))
+    covariances = np.asarray(compiled(token_covariances)(logprobs, advantages, case.mask))
     if not tokens:
-        assert not np.any(forking_tokens(entropies, case.mask, share=0.3))
-        assert not np.any(kl_cov_tokens(covariances, case.mask, share=0.3))
+        assert not np.any(compiled(forking_tokens, share=0.3)(entropies, case.mask))
+        assert not np.any(compiled(kl_cov_tokens, share=0.3)(covariances, case.mask))
         return
     selections = (forking_tokens, entropies), (kl_cov_tokens, covariances)
     mean_p, mean_a = (np.mean([x[token] for token in tokens]) for x in (logprobs, advantages))
@@ -213,7 +216,7 @@ def test_selections(seed, fill):
     best = lambda scores, count: set(sorted(tokens, key=lambda token: -scores[token])[:count])
     chosen = lambda array: {(int(i), int(t)) for i, t in np.argwhere(np.asarray(array))}
     for share in (0.3, 1.0, 1e-6):
-        forking, penalised = (choose(scores, case.mask, share=share) for choose, scores in selections)
+        forking, penalised = (compiled(choose, share=share)(scores, case.mask) for choose, scores in selections)
         assert chosen(forking) == best(entropies, max(ceil(share * len(tokens) - 1e-4), 1))
         assert chosen(penalised) == best(covariances, max(floor(np.float32(share) * len(tokens)), 1))
 
@@ -224,7 +227,7 @@ def test_selections(seed, fill):
 def test_generalised_advantages(seed, fill, gamma, lam):
     case = Case(seed, fill)
     rewards, values = (np.where(case.mask, case.normal(), padding) for padding in (np.nan, np.inf))
-    advantages, returns = generalised_advantages(rewards, values, case.mask, gamma=gamma, lam=lam)
+    advantages, returns = compiled(generalised_advantages, gamma=gamma, lam=lam)(rewards, values, case.mask)
     advantages, returns = jax.device_get((advantages, returns))
     for i in range(N):
         inside = np.flatnonzero(case.mask[i])
@@ -263,13 +266,17 @@ LOSSES = {
         lambda new, old, a, mask: kl_cov_losses(new, old, a, mask, mask, coefficient=0.7),
     ),
     "value": (value_loss, lambda *arrays: clipped_value_losses(*arrays, clip=0.4)),
-    "k1": (lambda p, q, _: p - q, lambda p, q, _, mask: np.where(mask, 1.0, 0.0) * kl_k1(p, q)),
-    "k2": (lambda p, q, _: (p - q) ** 2 / 2, lambda p, q, _, mask: np.where(mask, 1.0, 0.0) * kl_k2(p, q)),
+    "k1": (lambda p, q, _: p - q, lambda p, q, _, mask: mask * kl_k1(p, q)),
+    "k2": (lambda p, q, _: (p - q) ** 2 / 2, lambda p, q, _, mask: mask * kl_k2(p, q)),
     "k3": (
         lambda p, q, _: exp(q - p) - (q - p) - 1,
-        lambda p, q, _, mask: np.where(mask, 1.0, 0.0) * kl_k3(p, q),
+        lambda p, q, _, mask: mask * kl_k3(p, q),
     ),
 }
+
+
+def losses_and_slopes(new, old, third, mask, loss):
+    return loss(new, old, third, mask), jax.grad(lambda x: loss(x, old, third, mask).sum())(new)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -280,9 +287,7 @@ def test_losses_and_their_slopes(seed, fill, name):
     case, (loop, ours) = Case(seed, fill), LOSSES[name]
     old, third = case.normal(), case.normal()
     new = old + case.normal(scale=0.4)
-    losses = ours(new, old, third, case.mask)
-    slopes = jax.grad(lambda x: ours(x, old, third, case.mask).sum())(new)
-    losses, slopes = jax.device_get((losses, slopes))
+    losses, slopes = jax.device_get(compiled(losses_and_slopes, loss=ours)(new, old, third, case.mask))
     for token in case.tokens():
         at, others = float(new[token]), (float(old[token]), float(third[token]))
         close(losses[token], loop(at, *others), rtol=1e-3, atol=1e-4)
