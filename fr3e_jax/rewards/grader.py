@@ -6,6 +6,7 @@ A verdict that the verifier gives at once is taken in ``submit``. A ``Job`` goes
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import threading
@@ -14,7 +15,7 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from typing import Any
 
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.problem import Problem
@@ -59,14 +60,6 @@ class Pending:
         return self._source if isinstance(self._source, Verdict) else self._source.result()
 
 
-@dataclass(eq=False)
-class _Waiting:
-    """A job in the pool; for each response that waits for it, its problem's id and a future."""
-
-    key: Hashable
-    waiting: list[tuple[str, Future[Verdict]]] = field(default_factory=list)
-
-
 class Grader:
     """A verifier made safe: one broken case cannot end a run, nor delay it beyond the backstop of its deadline.
 
@@ -85,13 +78,13 @@ class Grader:
 
     def __init__(self, verifier: Verifier, settings: RewardsConfig | None = None, judge: str = "verifier"):
         self.verifier, self.judge = verifier, judge
-        self._errors = self._unfinished = 0
+        self._failures: Counter[bool] = Counter()  # of the verifier itself, and responses without a verdict
         self.first_failure = ""  # of the verifier: the problem's id, and the traceback if there is one
         self._settings = settings or RewardsConfig()
         self._outcomes: Counter[str] = Counter()
         self._cache: OrderedDict[Hashable, Verdict] = OrderedDict()
         self._timeouts: Counter[Hashable] = Counter()
-        self._in_flight: dict[Hashable, _Waiting] = {}
+        self._in_flight: dict[Hashable, Future[Reply]] = {}
         self._lock = threading.Lock()  # of all of the above, which the pool's thread touches
         self._pool: Pool | None = None
         self._close_pool: Callable[[], object] | None = None
@@ -140,12 +133,8 @@ class Grader:
           TypeError, ValueError: its reward is no finite number in [0, 1].
         """
         if failure:
-            with self._lock:
-                self._errors += 1
-                shown = self._errors <= ERRORS_SHOWN
             line, *below = failure.splitlines()
-            self._failed("\n".join([f"failed {line}; the reward is 0", *below]), shown)
-            return self._counted(Verdict(0.0, "error"))
+            return self._counted(self._failed("\n".join([f"failed {line}; the reward is 0", *below])))
         return self._counted(checked_verdict(verdict.reward, verdict.outcome, problem_id))
 
     def probe(self, problem: Problem, response: str) -> str:
@@ -154,10 +143,10 @@ class Grader:
         Raises:
           TypeError, ValueError, VerifierError: see `submit`.
         """
-        self._errors = self._unfinished = ERRORS_SHOWN  # the caller shows it
+        self._failures.update({False: ERRORS_SHOWN, True: ERRORS_SHOWN})  # the caller shows it
         verdict = self.submit(problem, response, True).result()
-        failure, self.first_failure, self._errors = self.first_failure, "", 0
-        self._unfinished = 0
+        failure, self.first_failure = self.first_failure, ""
+        self._failures.clear()
         self.take_outcomes()
         return failure if verdict.outcome in ("error", *UNGRADED) else ""
 
@@ -198,62 +187,59 @@ class Grader:
 
     def _error(self, problem_id: str, cause: Exception | str) -> Verdict:
         text = cause if isinstance(cause, str) else "".join(traceback.format_exception(cause))
-        with self._lock:
-            self._errors += 1
-            shown = self._errors <= ERRORS_SHOWN
-        self._failed(f"raised on problem {problem_id}; its reward is 0:\n{text.strip()}", shown)
-        return Verdict(0.0, "error")
+        return self._failed(f"raised on problem {problem_id}; its reward is 0:\n{text.strip()}")
 
-    def _unfinished_verdict(self, text: str, outcome: Outcome) -> Verdict:
-        """The verdict on a response of which there is none; ``text`` completes "the verifier ..."."""
-        with self._lock:
-            self._unfinished += 1
-            shown = self._unfinished <= ERRORS_SHOWN
-        self._failed(text, shown)
-        return Verdict(0.0, outcome)
+    def _failed(self, text: str, outcome: Outcome = "error") -> Verdict:
+        """The verdict on a response of which there is none; ``text`` completes "the verifier ...".
 
-    def _failed(self, text: str, shown: bool) -> None:
-        """Remember the first failure and log it if it is to be shown, with control characters made visible."""
+        The first failure is remembered, and the first few are logged, with control characters made visible.
+        """
         if len(text) > LONGEST_FAILURE:
             text = f"{text[: LONGEST_FAILURE // 2]} ... {text[-LONGEST_FAILURE // 2 :]}"
         text = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
-        self.first_failure = self.first_failure or text
+        with self._lock:
+            self.first_failure = self.first_failure or text
+            self._failures[outcome == "error"] += 1
+            shown = self._failures[outcome == "error"] <= ERRORS_SHOWN
         if shown:
             logger.warning("the %s %s", self.judge, text)
+        return Verdict(0.0, outcome)
 
     def _submit_job(self, problem_id: str, job: Job) -> Pending:
         key = _key(job)
-        future: Future[Verdict] = Future()
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 self._outcomes[self._cache[key].outcome] += 1
                 return Pending(self._cache[key])
             if key in self._in_flight:
-                self._in_flight[key].waiting.append((problem_id, future))
-                return Pending(future)
-            job_waiting = _Waiting(key, [(problem_id, future)])
+                return self._await(problem_id, self._in_flight[key])
+            source: Future[Reply] = Future()
             if key is not None:
-                self._in_flight[key] = job_waiting
+                self._in_flight[key] = source
+        pending = self._await(problem_id, source)
         try:
-            self._open_pool().submit(job, lambda reply: self._deliver(job_waiting, reply))
+            self._open_pool().submit(job, lambda reply: self._deliver(key, source, reply))
         except (TypeError, RuntimeError) as error:
             with self._lock:
                 self._in_flight.pop(key, None)
             raise error if isinstance(error, TypeError) else VerifierError(str(error)) from error
-        return Pending(future)
+        return pending
 
-    def _await(self, problem_id: str, source: Future[Verdict]) -> Pending:
-        """The verdict of a future of the verifier; where it raises `NoVerdict`, one without a reward."""
+    def _await(self, problem_id: str, source: Future[Any]) -> Pending:
+        """The verdict of a future `Reply`, for which several responses may wait, or of a verifier's future.
+
+        Where that raises `NoVerdict`, it is one without a reward.
+        """
         future: Future[Verdict] = Future()
 
-        def hand_out(done: Future[Verdict]) -> None:
+        def hand_out(done: Future[Any]) -> None:
             try:
-                verdict = done.result()
+                result = done.result()
+                verdict = self._verdict(problem_id, result) if isinstance(result, Reply) else result
                 verdict = checked_verdict(verdict.reward, verdict.outcome, problem_id)
             except NoVerdict as failure:
-                text = f"{failure} (problem {problem_id}, {failure.outcome})"
-                verdict = self._unfinished_verdict(text, failure.outcome)
+                verdict = self._failed(f"{failure} (problem {problem_id}, {failure.outcome})", failure.outcome)
             except CancelledError:
                 return future.set_exception(VerifierError(f"the {self.judge} was closed"))
             except (TypeError, ValueError, VerifierError, UserCodeError) as error:
@@ -265,49 +251,40 @@ class Grader:
         source.add_done_callback(hand_out)
         return Pending(future)
 
-    def _deliver(self, job: _Waiting, reply: Reply) -> None:
-        """On the pool's thread: remember the verdict, count it for each response that waits, and hand it out."""
+    def _deliver(self, key: Hashable, source: Future[Reply], reply: Reply) -> None:
+        """On the pool's thread: remember the verdict, and hand the reply to each response that waits for it."""
         with self._lock:
-            self._in_flight.pop(job.key, None)  # from here on nothing is added to job.waiting
-        verdicts = [self._verdict(problem_id, reply) for problem_id, _ in job.waiting]
-        with self._lock:
-            for verdict in verdicts:
-                if isinstance(verdict, Verdict):
-                    self._outcomes[verdict.outcome] += 1
-            if isinstance(verdicts[0], Verdict):
-                self._remember(job.key, verdicts[0])
-        for verdict, (_, future) in zip(verdicts, job.waiting, strict=True):
-            if isinstance(verdict, Verdict):
-                future.set_result(verdict)
-            else:
-                future.set_exception(verdict)
+            self._in_flight.pop(key, None)  # from here on nothing waits for it anew
+            if key is not None:
+                self._remember(key, reply)
+        source.set_result(reply)
 
-    def _verdict(self, problem_id: str, reply: Reply) -> Verdict | Exception:
+    def _verdict(self, problem_id: str, reply: Reply) -> Verdict | Reply:
+        """The verdict of a job that failed, or the reply as it is, for the check of its reward and outcome."""
         if reply.kind == "raised":
             return self._error(problem_id, reply.text)
         if reply.kind == "unusable":
-            return unusable(TypeError, reply.text, problem_id)
+            raise unusable(TypeError, reply.text, problem_id)
         if reply.kind == "broken":
-            return VerifierError(reply.text)
-        if reply.kind != "verdict":
-            late = "was not done at its deadline (rewards.deadline_seconds)"
-            why = late if reply.kind == "timeout" else "ended its worker"
-            return self._unfinished_verdict(f"{why} on problem {problem_id}; its reward is 0", reply.kind)
-        try:
-            return checked_verdict(reply.reward, reply.outcome, problem_id)
-        except (TypeError, ValueError) as error:
-            return error
+            raise VerifierError(reply.text)
+        if reply.kind == "verdict":
+            return reply
+        late = "was not done at its deadline (rewards.deadline_seconds)"
+        why = late if reply.kind == "timeout" else "ended its worker"
+        return self._failed(f"{why} on problem {problem_id}; its reward is 0", reply.kind)
 
-    def _remember(self, key: Hashable, verdict: Verdict) -> None:
-        if key is None:
-            return
-        if verdict.outcome == "timeout":
+    def _remember(self, key: Hashable, reply: Reply) -> None:
+        verdict = Verdict(0.0, "timeout")
+        if reply.kind == "timeout":
             self._timeouts[key] += 1
             if self._timeouts[key] < TIMEOUTS_REMEMBERED:
                 return
             del self._timeouts[key]
-        elif verdict.outcome not in CACHED:
-            return
+        else:
+            with contextlib.suppress(TypeError, ValueError):
+                verdict = checked_verdict(reply.reward, reply.outcome, "")
+            if reply.kind != "verdict" or verdict.outcome not in CACHED:
+                return
         self._cache[key] = verdict
         while len(self._cache) > VERDICTS_REMEMBERED:
             self._cache.popitem(last=False)
