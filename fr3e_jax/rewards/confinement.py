@@ -37,6 +37,16 @@ FILE_BITS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 READABLE = ("/usr", "/lib", "/lib64", "/etc/localtime", "/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom")
 
 
+def confine(cpu_seconds: int, memory_mb: int) -> None:
+    """Confine this process to its working directory and these limits, as far as the kernel allows it."""
+    directory, readable = os.getcwd(), {sys.base_prefix, sys.prefix}
+    limit_resources(cpu_seconds, memory_mb)
+    if isolate():
+        hide_files(directory, readable)
+    restrict_files(directory, readable)
+    drop_privileges()
+
+
 def limit_resources(cpu_seconds: int, memory_mb: int, file_mb: int = 16, open_files: int = 64, processes: int = 32):
     """Limit CPU time (then SIGKILL), address space, size of each file, descriptors and processes; no core files."""
     for name, limit in (

@@ -51,11 +51,7 @@ def main(parent: int, cpu_seconds: int, memory_mb: int, has_inputs: int) -> None
     """
     child_processes.die_with_parent(parent)
     sys.set_int_max_str_digits(0)
-    confinement.limit_resources(cpu_seconds, memory_mb)
-    if confinement.isolate():
-        confinement.hide_files(os.getcwd(), {sys.base_prefix, sys.prefix})
-    confinement.restrict_files(os.getcwd(), {sys.base_prefix, sys.prefix})
-    confinement.drop_privileges()
+    confinement.confine(cpu_seconds, memory_mb)
     sock, pid = fork_program(run_scripts, confined=False) if has_inputs else fork_program(run_program)
     request = json.load(sys.stdin)
     passed = judge_outputs(sock, request, cpu_seconds) if has_inputs else judge_calls(sock, request)

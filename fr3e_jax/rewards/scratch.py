@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -86,33 +87,9 @@ def is_full(directory: str) -> bool:
 
 
 def remove(directory: str) -> None:
-    """Remove a directory with all that is below it, however deep, and folders that nobody may read.
-
-    Folders of folders move to the top first: no path becomes too long and no recursion too deep.
-    """
-    moved = 0
-    with contextlib.suppress(OSError):
-        while names := os.listdir(directory):
-            for name in names:
-                path = os.path.join(directory, name)
-                if os.path.islink(path) or not os.path.isdir(path):
-                    os.unlink(path)
-                    continue
-                os.chmod(path, 0o700)
-                for inner in os.listdir(path):
-                    below = os.path.join(path, inner)
-                    if os.path.islink(below) or not os.path.isdir(below):
-                        os.unlink(below)
-                        continue
-                    os.chmod(below, 0o700)
-                    moved += 1
-                    os.rename(below, _free_name(directory, moved))
-                os.rmdir(path)
-        os.rmdir(directory)
-
-
-def _free_name(directory: str, start: int) -> str:
-    """A path in ``directory`` that does not exist."""
-    while os.path.lexists(path := os.path.join(directory, f"moved-{start}-{os.urandom(4).hex()}")):
-        pass
-    return path
+    """Remove a directory with all that is below it, however deep, and folders that nobody may read."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(directory, ignore_errors=True)
+    if os.path.lexists(directory):
+        for command in (("chmod", "-R", "u+rwx"), ("rm", "-rf")):
+            subprocess.run([*command, directory], stderr=subprocess.DEVNULL, check=False)

@@ -71,11 +71,7 @@ def read_output(sock: socket.socket, limit: int) -> tuple[bytes, bool]:
 def main(parent: int, cpu_seconds: int, memory_mb: int, limit: int) -> None:
     """Entry point: read the program from standard input, write its output and outcome as JSON to standard output."""
     child_processes.die_with_parent(parent)
-    confinement.limit_resources(cpu_seconds, memory_mb)
-    if confinement.isolate():
-        confinement.hide_files(os.getcwd(), {sys.base_prefix, sys.prefix})
-    confinement.restrict_files(os.getcwd(), {sys.base_prefix, sys.prefix})
-    confinement.drop_privileges()
+    confinement.confine(cpu_seconds, memory_mb)
     program = sys.stdin.buffer.read(REQUEST_LIMIT)
     sock, pid = fork_program(run)
     sock.sendall(program)
