@@ -20,12 +20,12 @@ def named_values(options: Sequence[str], setting: str, expected: str, reserved: 
       reserved: names that the setting cannot give.
 
     Raises:
-      ConfigError: an option has another form, or its name is reserved.
+      ConfigError: an option has another form, or its name is reserved or there twice.
     """
-    values = {}
+    values: dict[str, Any] = {}
     for option in options:
         name, equals, text = option.partition("=")
-        if not equals or not name.isidentifier() or name in reserved:
+        if not equals or not name.isidentifier() or name in (*reserved, *values):
             raise ConfigError(f"{setting} has {option!r}; expected NAME=VALUE with {expected}")
         try:
             values[name] = yaml.safe_load(text) if text else ""

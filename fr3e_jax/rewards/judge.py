@@ -15,9 +15,8 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-import yaml
-
 from fr3e_jax.configuration.judge_section import JUDGE, JudgeConfig
+from fr3e_jax.configuration.named_values import named_values
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.grader import Grader, Pending
 from fr3e_jax.rewards.judge_endpoint import Endpoint, dollars
@@ -131,18 +130,8 @@ def _request_fields(settings: JudgeConfig) -> dict[str, Any]:
     fields: dict[str, Any] = {"model": settings.model}
     if not settings.pattern:
         fields["response_format"] = response_format(settings)
-    for entry in settings.request:
-        name, equals, value = entry.partition("=")
-        if not equals or not name.isidentifier() or name in (*fields, "messages", "stream", "n"):
-            raise ValueError(
-                f"judge.request has {entry!r}; expected NAME=VALUE with a field of a chat completion that is not there "
-                "twice or set otherwise, such as reasoning_effort=low"
-            )
-        try:
-            fields[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            fields[name] = value
-    return fields
+    expected = "a field of a chat completion that is not there twice or set otherwise, such as reasoning_effort=low"
+    return fields | named_values(settings.request, "judge.request", expected, (*fields, "messages", "stream", "n"))
 
 
 def _key(settings: JudgeConfig) -> str:
