@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fr3e_jax.problem import Problem
@@ -76,51 +76,31 @@ class Overlap:
 
 def overlaps(train: Mapping[str, Sequence[Problem]], evaluation: Mapping[str, Sequence[Problem]]) -> list[Overlap]:
     """The overlap of each pair of sets that has one, in the order of the sets; the time is linear in the words."""
-    index = _Evaluation(evaluation)
-    questions = {name: [_Question(problem) for problem in problems] for name, problems in train.items()}
-    index.forget_phrases(question for each in questions.values() for question in each)
+    by_text: dict[tuple[str, ...], list[Place]] = defaultdict(list)
+    by_run: dict[int, list[Place]] = defaultdict(list)
+    sizes: dict[Place, int] = {}
+    for name, problems in evaluation.items():
+        for problem in problems:
+            place, problem_runs = (name, problem.id), runs(problem.prompt)
+            by_text[words(problem.prompt)].append(place)
+            sizes[place] = len(problem_runs)
+            for run in problem_runs:
+                by_run[run].append(place)
+    questions = [
+        (name, problem.id, words(problem.prompt), runs(problem.prompt) & by_run.keys())
+        for name, problems in train.items()
+        for problem in problems
+    ]
+    different = {text: shared for _, _, text, shared in questions}
+    counts = Counter(run for shared in different.values() for run in shared)
+    phrases = {run for run, count in counts.items() if count > COMMON}
     pairs_of = {(name, other): Overlap(name, other, len(evaluation[other])) for name in train for other in evaluation}
-    for name, each in questions.items():
-        for question in each:
-            for match, share in index.shares(question).items():
-                pairs = pairs_of[name, match[0]]
-                kind = pairs.identical if share > 1 else pairs.near if share >= NEAR else pairs.touching
-                kind.append((question.id, match[1]))
+    for name, train_id, text, shared in questions:
+        matches = Counter(place for run in shared - phrases for place in by_run[run])
+        equal = dict.fromkeys(by_text.get(text, ()))
+        for place in {**matches, **equal}:
+            pairs = pairs_of[name, place[0]]
+            is_near = matches[place] >= NEAR * sizes[place]
+            kind = pairs.identical if place in equal else pairs.near if is_near else pairs.touching
+            kind.append((train_id, place[1]))
     return [pairs for pairs in pairs_of.values() if pairs.identical or pairs.near or pairs.touching]
-
-
-class _Question:
-    def __init__(self, problem: Problem):
-        self.id = problem.id
-        self.words = words(problem.prompt)
-        self.runs = runs(problem.prompt)
-
-
-class _Evaluation:
-    """An index of the evaluation questions by text and by run of words."""
-
-    def __init__(self, sets: Mapping[str, Sequence[Problem]]):
-        self._texts: dict[tuple[str, ...], list[Place]] = defaultdict(list)
-        self._runs: dict[int, list[Place]] = defaultdict(list)
-        self._sizes: dict[Place, int] = {}
-        for name, problems in sets.items():
-            for question in map(_Question, problems):
-                source = name, question.id
-                self._texts[question.words].append(source)
-                self._sizes[source] = len(question.runs)
-                for run in question.runs:
-                    self._runs[run].append(source)
-
-    def forget_phrases(self, training: Iterable[_Question]) -> None:
-        """Drop the runs that occur in more than ``COMMON`` different training questions."""
-        counts: Counter[int] = Counter()
-        for question in {question.words: question for question in training}.values():
-            counts.update(question.runs & self._runs.keys())
-        for run in [run for run, count in counts.items() if count > COMMON]:
-            del self._runs[run]
-
-    def shares(self, question: _Question) -> dict[Place, float]:
-        """The shared part of the runs of each evaluation question with any shared run; 2 if all words are equal."""
-        counts = Counter(match for run in question.runs & self._runs.keys() for match in self._runs[run])
-        shared = {match: count / self._sizes[match] for match, count in counts.items()}
-        return shared | dict.fromkeys(self._texts.get(question.words, ()), 2.0)
