@@ -18,7 +18,7 @@ from fr3e_jax.data.formats import FORMATS
 
 NAME = re.compile(r"[\w.-]+")  # of a card, which is the first part of problem ids
 RESERVED = {"dataset", "golds", "level", "subject"}  # keys of Problem.extra that the loader sets itself
-TEXTS = ("name", "title", "paper", "source", "licence", "note", "verifier")
+TEXTS = ("name", "title", "paper", "source", "licence", "note", "verifier")  # all but two are for readers of the file
 WITHOUT_ANSWER = ("code", "judge", "none")  # verifiers of problems that need no answer
 RULES = ("question", "answer", "solution", "level", "subject", "system", "tools")
 
@@ -47,17 +47,12 @@ class SplitCard:
 
 @dataclass(frozen=True)
 class Card:
-    """A dataset: its origin, the verifier that grades it, and its splits. ``path`` is the card's own file."""
+    """A dataset: the verifier that grades it, and its splits. ``path`` is the card's own file."""
 
     path: Path
     name: str
     verifier: str
     splits: Mapping[str, SplitCard]
-    title: str = ""
-    paper: str = ""
-    source: str = ""
-    licence: str = ""
-    note: str = ""
 
 
 def read_card(path: Path) -> Card:
@@ -82,7 +77,7 @@ def read_card(path: Path) -> Card:
         str(name): _split(common, body, f"{path}: splits.{name}", content["verifier"])
         for name, body in content["splits"].items()
     }
-    return Card(path=path, splits=splits, **{key: content[key] for key in TEXTS if key in content})
+    return Card(path, content["name"], content["verifier"], splits)
 
 
 def _split(common: dict[str, Any], body: Any, where: str, verifier: str) -> SplitCard:

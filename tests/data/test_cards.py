@@ -33,7 +33,7 @@ def write(tmp_path):
 
 def test_card_names_its_files_fields_filters_and_extras(write):
     card = read_card(write(licence="MIT", filters={"level": [3, 4]}, extra={"unit": "meta.unit"}))
-    assert (card.name, card.verifier, card.licence, set(card.splits)) == ("tiny", "math", "MIT", {"train", "test"})
+    assert (card.name, card.verifier, set(card.splits)) == ("tiny", "math", {"train", "test"})
     split = card.splits["test"]
     assert (split.files, split.format) == (("one.jsonl", "two.json"), "auto")
     assert split.fields == {"question": FieldRule("q"), "answer": FieldRule("a", after_last="#### ")}
@@ -50,8 +50,8 @@ def test_split_overrides_the_card_entry_by_entry(write):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_card_is_valid_and_named_like_its_file(path):
-    card = read_card(path)
-    assert card.name == path.stem and card.title and card.source and card.licence
+    assert read_card(path).name == path.stem
+    assert {"title", "source", "licence"} <= yaml.safe_load(path.read_text()).keys()
 
 
 @pytest.mark.parametrize(
