@@ -58,19 +58,6 @@ class ChatOptions:
     options: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
 
-    @classmethod
-    def of(cls, options: Sequence[str], system: str = "", source: str = "") -> ChatOptions:
-        """Options written as ``NAME=VALUE``, the value in YAML; ``tools`` are a list of schemas or a file of them.
-
-        Raises:
-          ConfigError: one is not, or is an argument that the trainer gives.
-        """
-        expected = "a variable of the chat template, such as enable_thinking=false"
-        values = named_values(options, "data.template_options", expected, _RESERVED)
-        if "tools" in values:
-            values["tools"] = _tools(values["tools"])
-        return cls(system, values, source)
-
 
 PLAIN_CHAT = ChatOptions()
 
@@ -95,12 +82,16 @@ def _tools(value: Any) -> list[dict[str, Any]]:
 
 
 def chat_options(data: DataConfig) -> ChatOptions:
-    """The options of the settings; raises ConfigError for an option that is none."""
-    return ChatOptions.of(data.template_options, data.system, _chat_source(data.template))
+    """The options of the settings; the variable ``tools`` is a list of schemas or a file of them.
 
-
-def _chat_source(template: str) -> str:
-    return _read(template) if template.endswith(CHAT_SUFFIXES) else ""
+    Raises:
+      ConfigError: one is not ``NAME=VALUE``, or is an argument that the trainer gives.
+    """
+    expected = "a variable of the chat template, such as enable_thinking=false"
+    values = named_values(data.template_options, "data.template_options", expected, _RESERVED)
+    if "tools" in values:
+        values["tools"] = _tools(values["tools"])
+    return ChatOptions(data.system, values, _read(data.template) if data.template.endswith(CHAT_SUFFIXES) else "")
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.conversation import Conversation
-from fr3e_jax.data.templates import ChatOptions, check_template, load_template
+from fr3e_jax.data.templates import ChatOptions, chat_options, check_template, load_template
 from tests.data.test_foreign_text import codec
 
 ROLES = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -102,13 +103,13 @@ def test_options_and_a_system_message_reach_the_template():
     [("a=false", {"a": False}), ("a=3", {"a": 3}), ("a=x y", {"a": "x y"}), ("a=[1]", {"a": [1]}), ("a=", {"a": ""})],
 )
 def test_options_are_written_as_settings(text, value):
-    assert ChatOptions.of([text]).options == value
+    assert chat_options(DataConfig(template_options=[text])).options == value
 
 
 @pytest.mark.parametrize("text", ["a", "=3", "messages=[]", "add_generation_prompt=false", "tokenize=true", "a b=3"])
 def test_options_that_are_none_are_refused(text):
     with pytest.raises(ConfigError, match="data.template_options"):
-        ChatOptions.of([text])
+        chat_options(DataConfig(template_options=[text]))
 
 
 ANSWERED = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" + PROMPT
