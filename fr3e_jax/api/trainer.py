@@ -13,7 +13,7 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import best_metric
 from fr3e_jax.configuration.load import Overrides, listed
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.python_task import MakeEnvironment, PlayedTask, PythonTask, RewardedTask, Rewards, Rows
+from fr3e_jax.data.python_task import AdaptedTask, MakeEnvironment, PythonTask, Rewards, Rows
 from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.loop.callbacks import Callback, check_callbacks
 from fr3e_jax.loop.train import train
@@ -155,11 +155,10 @@ class Trainer:
             if problems is not None:
                 self._task = PythonTask(problems, held_out, reward, environment, judged=judged)
                 self.config.data.task, self.config.data.verifier = PythonTask.name, ""
-            elif reward is not None:
-                self._task = RewardedTask(load_task(self.config.data), reward)
-                self.config.data.verifier = ""
-            elif environment is not None:
-                self._task = PlayedTask(load_task(self.config.data), environment)
+            elif reward is not None or environment is not None:
+                self._task = AdaptedTask(load_task(self.config.data), reward, environment)
+                if reward is not None:
+                    self.config.data.verifier = ""
 
     def __repr__(self) -> str:
         task = self.config.data.task if self._task is None else self._task.name

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -164,16 +163,10 @@ class PythonVerifier:
     rewards: tuple[Reward, ...]
     weights: tuple[float, ...]
     columns: tuple[frozenset[str] | None, ...]  # that each function takes by name; None: all
-    columns_of: Callable[[Problem], Mapping[str, Any]]
     results: dict[str, list[float]]  # of each function, by its name, since they were taken
 
     @classmethod
-    def of(
-        cls,
-        rewards: Rewards,
-        first: Problem,
-        columns_of: Callable[[Problem], Mapping[str, Any]] = attrgetter("extra"),
-    ) -> PythonVerifier:
+    def of(cls, rewards: Rewards, first: Problem) -> PythonVerifier:
         """The verifier of reward functions, whose signatures are checked against the columns of a first problem.
 
         Raises:
@@ -186,12 +179,12 @@ class PythonVerifier:
             if not isinstance(weight, int | float) or not 0 < weight < float("inf"):
                 raise ValueError(f"the weight of the reward {_name(function)} is {weight!r}; expected a number above 0")
         functions, weights = zip(*pairs, strict=True)
-        available = {*columns_of(first), "finished", *_OWN}
+        available = {*_OWN, "finished", "id", *first.extra, *(("gold",) if first.gold else ())}
         columns = tuple(_columns_of(function, available) for function in functions)
-        return cls(functions, weights, columns, columns_of, {name: [] for name in _distinct_names(functions)})
+        return cls(functions, weights, columns, {name: [] for name in _distinct_names(functions)})
 
     def __call__(self, problem: Problem, response: str, finished: bool) -> float:
-        columns = {**self.columns_of(problem), "finished": finished}
+        columns = {**_row(problem), "finished": finished}
         for name in _OWN:
             columns.pop(name, None)
         results = []
@@ -221,6 +214,11 @@ class PythonVerifier:
         for values in self.results.values():
             values.clear()
         return taken
+
+
+def _row(problem: Problem) -> dict[str, Any]:
+    """The columns of a problem: those of its row, and ``gold`` and ``id`` where it has none of these names."""
+    return {"gold": problem.gold, "id": problem.id, **problem.extra}
 
 
 def _several(rewards: Rewards) -> Sequence[Any]:
@@ -337,38 +335,22 @@ def _divided(problems: list[Problem]) -> tuple[list[Problem], list[Problem]]:
     return [problem for problem in problems if problem.prompt not in chosen], held_out
 
 
-class PlayedTask:
-    """A task in an environment that a program gave."""
-
-    def __init__(self, task: Task, environment: MakeEnvironment):
-        self.name, self.dropped, self.environment = task.name, task.dropped, environment
-        self.problems, self.demonstration, self.verifier = task.problems, task.demonstration, task.verifier
-
-
-class RewardedTask:
-    """A task whose rewards are a program's functions; a problem's columns are its ``gold``, ``id`` and ``extra``.
+class AdaptedTask:
+    """A task whose rewards are a program's functions, or its environment's.
 
     Raises:
       TypeError, ValueError: see `PythonVerifier.of`.
     """
 
-    def __init__(self, task: Task, rewards: Rewards):
-        self.name, self.dropped = task.name, task.dropped
-        self._task = task
-        self._verifier = PythonVerifier.of(rewards, task.problems("train")[0], _columns_of_task)
-
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return self._task.problems(split)
-
-    def demonstration(self, index: int, step_fraction: float) -> Demonstration:
-        return self._task.demonstration(index, step_fraction)
+    def __init__(self, task: Task, rewards: Rewards | None = None, environment: MakeEnvironment | None = None):
+        self.name, self.dropped, self.environment = task.name, task.dropped, environment
+        self.problems, self.demonstration, self._task = task.problems, task.demonstration, task
+        self._rewards: Verifier | None = None
+        if rewards is not None:
+            self._rewards = PythonVerifier.of(rewards, task.problems("train")[0])
 
     def verifier(self) -> Verifier:
-        return self._verifier
-
-
-def _columns_of_task(problem: Problem) -> Mapping[str, Any]:
-    return {"gold": problem.gold, "id": problem.id, **problem.extra}
+        return self._task.verifier() if self._rewards is None else self._rewards
 
 
 def from_the_command_line(config: DataConfig) -> Task:

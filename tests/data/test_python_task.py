@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.python_task import PythonTask, PythonVerifier, RewardedTask, read_problems
+from fr3e_jax.data.python_task import AdaptedTask, PythonTask, PythonVerifier, read_problems
 from fr3e_jax.data.task import load_task
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import UserCodeError, exact_match
@@ -164,7 +164,7 @@ def test_a_reward_gets_the_columns_that_it_names():
     assert graded(lambda prompt, response, gold, hard: seen.append((prompt, response, gold, hard)) or 0.25) == 0.25
     assert graded(lambda prompt, response, **columns: seen.append(columns) or 1.0) == 1.0
     assert graded(lambda p, r, *, finished, other="x": float(finished)) == 1.0
-    assert seen == [("3+1=", "4", 4, False), {"gold": 4, "hard": False, "finished": True}]
+    assert seen == [("3+1=", "4", 4, False), {"gold": 4, "id": "problems/3", "hard": False, "finished": True}]
 
 
 def test_several_rewards_are_their_weighted_mean():
@@ -183,7 +183,7 @@ def test_an_error_of_a_reward_is_not_swallowed():
 
 
 def test_a_built_in_task_can_have_another_reward():
-    task = RewardedTask(load_task(DataConfig()), lambda prompt, response, gold: 0.5 * (response == gold))
+    task = AdaptedTask(load_task(DataConfig()), lambda prompt, response, gold: 0.5 * (response == gold))
     problem = task.problems("train")[0]
     assert task.verifier()(problem, problem.gold, True) == 0.5
     assert task.name == "order" and task.demonstration(0, 1.0).prompt.endswith(">")
