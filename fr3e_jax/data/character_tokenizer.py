@@ -56,10 +56,6 @@ class CharacterTokenizer:
         """The id of a token; None if there is no such token."""
         return self.backend_tokenizer.token_to_id(token)
 
-    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
-        """The token of each id; None for an id without one."""
-        return [self.backend_tokenizer.id_to_token(int(i)) for i in ids]
-
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of the ids."""
         return self.backend_tokenizer.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)

@@ -60,8 +60,7 @@ def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(re
         for rollout in group.rollouts:
             ids = rollout.token_ids[:-1] if rollout.finished else rollout.token_ids
             assert rollout.finished == (rollout.token_ids[-1] == session.texts.codec.stop_ids[0])
-            tokens = session.texts.codec.tokenizer.convert_ids_to_tokens(ids)
-            text = "".join(tokens).replace("Ġ", " ").replace("Ċ", "\n")
+            text = session.texts.codec.decode(ids, special_tokens=True)
             assert seen[group.problem.id, text, rollout.finished] >= 1
             finished += rollout.finished
     assert sum(seen.values()) == 12 and 0 < finished < 12
