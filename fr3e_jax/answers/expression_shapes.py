@@ -97,14 +97,16 @@ def clock(node: Node) -> tuple[int, bool] | None:
     """The minute of the day of ``3:30 p.m.``, ``15:30`` or ``8 a.m.``, and whether the half of the day is said."""
     if node.head not in ("measured", "ratio"):
         return None
-    halves = [part.value.lower().replace(".", "").replace(" ", "") for part in node.walk() if part.head == "measured"]
-    parts = [part for part in node.walk() if not part.args][::-1]
-    if len(parts) > 2 or not all(part.is_integer for part in parts):
+    halves = [
+        piece.value.lower().replace(".", "").replace(" ", "") for piece in node.walk() if piece.head == "measured"
+    ]
+    pieces = [piece for piece in node.walk() if not piece.args][::-1]
+    if len(pieces) > 2 or not all(piece.is_integer for piece in pieces):
         return None
     half = "".join(halves)
-    if half not in ("am", "pm", "") or any(part.head not in ("measured", "ratio", "number") for part in node.walk()):
+    if half not in ("am", "pm", "") or any(piece.head not in ("measured", "ratio", "number") for piece in node.walk()):
         return None
-    hours, minutes = int(parts[0].value), int(parts[1].value) if len(parts) > 1 else 0
+    hours, minutes = int(pieces[0].value), int(pieces[1].value) if len(pieces) > 1 else 0
     if hours > 24 or minutes > 59 or (half and hours > 12):
         return None
     hours = hours % 12 + 12 * (half == "pm") if half else hours
@@ -116,7 +118,7 @@ def choices(node: Node) -> tuple[str, ...]:
     if node.value == "or":
         return ()
     if node.head in ("list", "multiply"):
-        letters = [part.value for part in node.args if part.head in ("symbol", "text")]
+        letters = [piece.value for piece in node.args if piece.head in ("symbol", "text")]
         if len(letters) != len(node.args):
             return ()
     else:

@@ -24,7 +24,7 @@ COMMON = 10  # a run in more training questions than this is a common phrase
 NEAR = 0.5  # shared part of the runs of an evaluation question
 FEW = 5  # a text with fewer words of two or more letters keeps its signs
 
-Place = tuple[str, str]  # name of a set, id of a problem
+Source = tuple[str, str]  # name of a set, id of a problem
 
 _DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
 _LAYOUT = re.compile(
@@ -76,16 +76,16 @@ class Overlap:
 
 def overlaps(train: Mapping[str, Sequence[Problem]], evaluation: Mapping[str, Sequence[Problem]]) -> list[Overlap]:
     """The overlap of each pair of sets that has one, in the order of the sets; the time is linear in the words."""
-    by_text: dict[tuple[str, ...], list[Place]] = defaultdict(list)
-    by_run: dict[int, list[Place]] = defaultdict(list)
-    sizes: dict[Place, int] = {}
+    by_text: dict[tuple[str, ...], list[Source]] = defaultdict(list)
+    by_run: dict[int, list[Source]] = defaultdict(list)
+    sizes: dict[Source, int] = {}
     for name, problems in evaluation.items():
         for problem in problems:
-            place, problem_runs = (name, problem.id), runs(problem.prompt)
-            by_text[words(problem.prompt)].append(place)
-            sizes[place] = len(problem_runs)
+            source, problem_runs = (name, problem.id), runs(problem.prompt)
+            by_text[words(problem.prompt)].append(source)
+            sizes[source] = len(problem_runs)
             for run in problem_runs:
-                by_run[run].append(place)
+                by_run[run].append(source)
     questions = [
         (name, problem.id, words(problem.prompt), runs(problem.prompt) & by_run.keys())
         for name, problems in train.items()
@@ -96,11 +96,11 @@ def overlaps(train: Mapping[str, Sequence[Problem]], evaluation: Mapping[str, Se
     phrases = {run for run, count in counts.items() if count > COMMON}
     pairs_of = {(name, other): Overlap(name, other, len(evaluation[other])) for name in train for other in evaluation}
     for name, train_id, text, shared in questions:
-        matches = Counter(place for run in shared - phrases for place in by_run[run])
+        matches = Counter(source for run in shared - phrases for source in by_run[run])
         equal = dict.fromkeys(by_text.get(text, ()))
-        for place in {**matches, **equal}:
-            pairs = pairs_of[name, place[0]]
-            is_near = matches[place] >= NEAR * sizes[place]
-            kind = pairs.identical if place in equal else pairs.near if is_near else pairs.touching
-            kind.append((train_id, place[1]))
+        for source in {**matches, **equal}:
+            pairs = pairs_of[name, source[0]]
+            is_near = matches[source] >= NEAR * sizes[source]
+            kind = pairs.identical if source in equal else pairs.near if is_near else pairs.touching
+            kind.append((train_id, source[1]))
     return [pairs for pairs in pairs_of.values() if pairs.identical or pairs.near or pairs.touching]
