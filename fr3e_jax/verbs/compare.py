@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import math
 import sys
@@ -15,10 +17,11 @@ from fr3e_jax.cli.tables import TableConsole, fitted
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.studies.analysis.comparison import Comparison, compare
-from fr3e_jax.studies.analysis.comparison_content import as_json
+from fr3e_jax.studies.analysis.comparison_content import CSV_COLUMNS, as_json, as_markdown, csv_rows
 from fr3e_jax.studies.analysis.comparison_tables import tables
 from fr3e_jax.studies.analysis.run_groups import Collection, collect
 from fr3e_jax.studies.printing import print_tables
+from fr3e_jax.visible_text import visible
 
 STDOUT = "-"
 finite = number(float, "a number; expected a score such as 0.6", math.isfinite)
@@ -60,6 +63,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--page", type=on_this_machine, metavar="FILE", help="write a page with curves: HTML that opens from disk"
     )
     parser.add_argument(
+        "--markdown", type=on_this_machine, metavar="FILE", help="write the tables as Markdown; - for standard output"
+    )
+    parser.add_argument(
+        "--csv", type=on_this_machine, metavar="FILE", help="write all points and results as CSV; - for standard output"
+    )
+    parser.add_argument(
         "--json", type=on_this_machine, metavar="FILE", help="write all results as JSON; - for standard output"
     )
 
@@ -70,13 +79,19 @@ def _collected(paths: Sequence[str]) -> Collection:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files that are asked for, and print the tables, unless JSON goes to standard output.
+    """Write the files that are asked for, and print the tables, unless a file goes to standard output.
 
     Raises:
       ConfigError: the runs cannot be compared, an option does not fit them, or a file cannot be written.
     """
     if arguments.page == STDOUT:
         raise ConfigError("--page - is no file; expected one to open in a browser, such as --page comparison.html")
+    makers = {arguments.json: _json, arguments.csv: _csv, arguments.markdown: as_markdown}
+    named = [path for path in (arguments.json, arguments.csv, arguments.markdown, arguments.page) if path]
+    if twice := next((path for path in named if named.count(path) > 1), ""):
+        raise ConfigError(
+            f"{twice} is named twice; expected another FILE for each of --json, --csv, --markdown and --page"
+        )
     comparison = compare(
         _collected(arguments.paths),
         by=[key for key in arguments.by.split(",") if key],
@@ -85,9 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         metrics=[name for name in arguments.metric.split(",") if name],
         reach=arguments.reach,
     )
-    files = {}
-    if arguments.json:
-        files[arguments.json] = json.dumps(as_json(comparison), indent=2, allow_nan=False) + "\n"
+    files = {path: content_of(comparison) for path, content_of in makers.items() if path}
     if arguments.page:
         from fr3e_jax.studies.reports.comparison_page import comparison_page
 
@@ -113,6 +126,19 @@ def print_comparison(comparison: Comparison) -> None:
             console.print(fitted(f"  ! {flag.kind}: {flag.text}"), style="yellow", soft_wrap=True)
         console.print()
     print_tables(tables(comparison), console)
+
+
+def _json(comparison: Comparison) -> str:
+    return json.dumps(as_json(comparison), indent=2, allow_nan=False) + "\n"
+
+
+def _csv(comparison: Comparison) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in csv_rows(comparison):
+        writer.writerow({name: visible(value) if isinstance(value, str) else value for name, value in row.items()})
+    return stream.getvalue()
 
 
 VERB = Verb("fr3e compare runs/sweep-demo-20250101-120000 --page comparison.html", declare, run, recipe=False)

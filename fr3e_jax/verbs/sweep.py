@@ -24,6 +24,7 @@ from fr3e_jax.verbs.sweep_table import print_end, print_table
 def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    parser.add_argument("--sample", type=positive, default=0, metavar="N", help="N of the combinations, at random")
     parser.add_argument(
         "--hours",
         type=number(float, "a number of hours above 0", lambda hours: hours > 0),
@@ -31,6 +32,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="H",
         help="begin no run after H hours; --hours 0.5 is 30 min",
     )
+    parser.add_argument("--sample-seed", type=int, default=0, metavar="S", help="seed of that draw (default 0)")
     parser.add_argument(
         "--new",
         action="store_true",
@@ -56,20 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
     recipe, verb = str(find_recipe(arguments.recipe)), arguments.verb
     experiment = Path(recipe).is_dir()
     axes = {RECIPE: recipes_of(recipe)} | parse_axes(arguments.overrides)
-    chosen = combinations(axes)
-    first = next(_checked(chosen[:1], verb))
+    drawn = combinations(axes, arguments.sample, arguments.sample_seed)
+    first = next(_checked(drawn[:1], verb))
     output, name = first.runtime.output_dir, Path(recipe).name if experiment else first.name
     if is_remote(output):
         raise ConfigError(
             f"runtime.output_dir={output} is in an object store, and a sweep keeps its table in a folder; name a "
             "folder, and give single runs an address: fr3e train RECIPE runtime.run_dir=ADDRESS"
         )
-    varied = [key for key in axes if len({settings[key] for settings in chosen}) > 1]
+    varied = [key for key in axes if len({settings[key] for settings in drawn}) > 1]
     fresh = arguments.new or arguments.dry_run
-    former = None if fresh else unfinished_sweep(output, name, recipe, verb, chosen)
+    former = None if fresh else unfinished_sweep(output, name, recipe, verb, drawn)
     folder = former or sweep_folder(output, name)
-    runs = make_runs(verb, chosen, folder, varied)
-    for run, _ in zip(runs, _checked(chosen, verb), strict=True):
+    runs = make_runs(verb, drawn, folder, varied)
+    for run, _ in zip(runs, _checked(drawn, verb), strict=True):
         if arguments.dry_run:
             print(shlex.join(run.command))
     if arguments.dry_run:

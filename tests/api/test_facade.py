@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,15 +26,15 @@ def test_an_unknown_name_is_answered_with_those_that_exist():
 
 
 def test_metrics_and_rollouts_of_a_run_are_columns(finished_run):
-    metrics = fr3e.read_metrics(finished_run)
+    metrics = fr3e.read_metrics(finished_run, frame="columns")
     assert metrics["step"] == [1, 2, 3, 4] and len(metrics["reward/mean"]) == 4
-    held_out = fr3e.read_metrics(finished_run, kind="eval")
+    held_out = fr3e.read_metrics(finished_run, kind="eval", frame="columns")
     assert held_out["step"] == [0, 2, 4]
-    rollouts = fr3e.read_rollouts(finished_run, steps=[2])
+    rollouts = fr3e.read_rollouts(finished_run, steps=[2], frame="columns")
     assert set(rollouts["step"]) == {2}
     assert len({len(column) for column in rollouts.values()}) == 1
     assert all(isinstance(text, str) for text in rollouts["response"])
-    assert set(fr3e.read_rollouts(finished_run, kind="eval")["kind"]) == {"eval"}
+    assert set(fr3e.read_rollouts(finished_run, kind="eval", frame="columns")["kind"]) == {"eval"}
 
 
 def test_what_is_not_there_is_named(finished_run, tmp_path):
@@ -41,3 +42,17 @@ def test_what_is_not_there_is_named(finished_run, tmp_path):
         fr3e.read_rollouts(finished_run, steps=[99])
     with pytest.raises(fr3e.ConfigError):
         fr3e.read_metrics(tmp_path)
+
+
+def test_a_data_frame_of_the_package_that_is_installed(finished_run, monkeypatch):
+    """pandas before polars; without both, columns. The stand-ins record what they are given."""
+    missing = {"pandas": None, "polars": None}
+    installed = {name: SimpleNamespace(DataFrame=lambda columns, name=name, **_: (name, columns)) for name in missing}
+    for packages, wanted in ((installed, "pandas"), ({"pandas": None}, "polars"), (missing, None)):
+        for name, package in packages.items():
+            monkeypatch.setitem(sys.modules, name, package)
+        for read in (fr3e.read_metrics, fr3e.read_rollouts):
+            columns = read(finished_run, frame="columns")
+            assert isinstance(columns, dict) and read(finished_run) == ((wanted, columns) if wanted else columns)
+    with pytest.raises(fr3e.ConfigError, match="pip install polars"):
+        fr3e.read_metrics(finished_run, frame="polars")

@@ -98,7 +98,7 @@ def test_problems_rewards_and_callbacks_of_a_program(recipe, chatting, monkeypat
         ("end", "finished"),
     ]
     for kind, records in (("train", result.history), ("eval", result.evaluations)):
-        columns = fr3e.read_rollouts(result.run_dir, kind=kind)
+        columns = fr3e.read_rollouts(result.run_dir, frame="columns", kind=kind)
         for record in records:
             graded = [
                 (prompt, prefix + response, reward)
@@ -319,7 +319,7 @@ ACTING = ["environment.turn_end=5", "environment.max_observation_tokens=2", "tra
 def test_an_environment_of_a_program_gives_the_prompts_and_the_rewards(recipe):
     result = fr3e.Trainer(recipe, problems=PROBLEMS, environment=Even, overrides=ACTING).train()
     assert result.state == "finished"
-    rows = fr3e.read_rollouts(result.run_dir)
+    rows = fr3e.read_rollouts(result.run_dir, frame="columns")
     assert set(rows["reward"]) <= {0.0, 0.5, 1.0} and len(set(rows["reward"])) > 1
     assert set(rows["prompt"]) <= {f"{row['prompt']}=" for row in PROBLEMS}
     assert any(rows["turns"])

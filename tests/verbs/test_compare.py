@@ -1,5 +1,6 @@
 """`fr3e compare`: tables on the terminal, files, and mistakes in one line."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -50,18 +51,24 @@ def test_flags_break_at_words_where_the_terminal_ends(runs, capsys, monkeypatch)
 
 
 def test_files_hold_the_comparison(runs, tmp_path, capsys):
-    content, page = tmp_path / "out.json", tmp_path / "out.html"
-    assert main(["compare", str(runs), "--label", "two", "--label", "four", f"--json={content}", f"--page={page}"]) == 0
-    assert capsys.readouterr().out.count("wrote ") == 2
-    written = json.loads(content.read_text())
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "markdown", "page")}
+    options = [f"--{kind}={path}" for kind, path in files.items()]
+    assert main(["compare", str(runs), "--label", "two", "--label", "four", *options]) == 0
+    assert capsys.readouterr().out.count("wrote ") == 4
+    written = json.loads(files["json"].read_text())
     assert [group["label"] for group in written["groups"]] == ["two", "four"] and written["score"] == pytest.approx(0.6)
-    assert page.read_text().startswith("<!DOCTYPE html>")
+    with open(files["csv"], newline="") as stream:
+        assert sum(row["table"] == "final" and row["metric"] == "avg@16" for row in csv.DictReader(stream)) == 4
+    assert "| avg@16 |" in files["markdown"].read_text()
+    assert files["page"].read_text().startswith("<!DOCTYPE html>")
 
 
-def test_json_may_go_to_standard_output_alone(runs, tmp_path, capsys):
+def test_one_file_may_go_to_standard_output_alone(runs, tmp_path, capsys):
     assert main(["compare", str(runs), "--json", "-", "--page", str(tmp_path / "page.html")]) == 0
     output = capsys.readouterr()
     assert json.loads(output.out)["metric"] == "avg@16" and output.err == f"wrote {tmp_path}/page.html\n"
+    assert main(["compare", str(runs), "--json", "-", "--csv", "-"]) == 2
+    assert "- is named twice; expected another FILE" in capsys.readouterr().err
     assert main(["compare", str(runs), "--page", "-"]) == 2
     assert "--page - is no file" in capsys.readouterr().err
 

@@ -226,6 +226,17 @@ def test_constant_settings_are_said_once(recipe, stand_in, capsys):
     assert output.count("training.max_steps=5") == 1 and "all with training.max_steps=5" in output
 
 
+def test_a_sample_of_the_combinations_is_drawn_by_its_seed(recipe, capsys):
+    def drawn(*more):
+        assert main(["sweep", recipe, "seed=0,1,2,3", "explore.num_anchors=1,2,3", "--dry-run", *more]) == 0
+        return [line.split("runtime.run_dir")[0] for line in capsys.readouterr().out.splitlines()]
+
+    everything, some = drawn(), drawn("--sample", "5")
+    assert len(everything) == 12 and len(some) == 5 and [line for line in everything if line in some] == some
+    assert drawn("--sample", "5") == some != drawn("--sample", "5", "--sample-seed", "1")
+    assert drawn("--sample", "99") == everything
+
+
 def test_table_shows_values_that_look_like_markup(capsys):
     runs = [Run({"sft.output": value}, "", "", []) for value in ("[perplexity]", "/data/[/x]", "\x1b[2J")]
     print_table(runs, ["sft.output"])
@@ -246,6 +257,39 @@ def test_table_shows_the_metric_that_ranks_the_checkpoints(after, shown, capsys)
     print_table([Run({"seed": "0"}, "", "", [], exit_code=0, summary={"after": after})], ["seed"])
     text = " ".join(capsys.readouterr().out.split())
     assert f"{shown} after" in text and f"{after[shown]:.3g}" in text
+
+
+def test_random_search_draws_from_ranges_by_its_seed(recipe, capsys):
+    ranges = ["optimizer.learning_rate=loguniform(1e-5,1e-3)", "explore.num_anchors=integers(1,3)", "seed=0,1"]
+
+    def drawn(*more):
+        assert main(["sweep", recipe, *ranges, "--sample", "40", "--dry-run", *more]) == 0
+        commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+        return [dict(word.split("=", 1) for word in command[5:] if "run_dir" not in word) for command in commands]
+
+    found = drawn()
+    rates = [float(settings["optimizer.learning_rate"]) for settings in found]
+    assert len(found) == 40 and all(1e-5 <= rate <= 1e-3 for rate in rates)
+    assert 10 < sum(rate < 1e-4 for rate in rates) < 30, "half of the draws, in the logarithm"
+    assert {settings["explore.num_anchors"] for settings in found} == {"1", "2", "3"}
+    assert {settings["seed"] for settings in found} == {"0", "1"}
+    assert drawn() == found != drawn("--sample-seed", "1")
+
+
+@pytest.mark.parametrize(
+    ("values", "sample", "expected"),
+    [
+        ("uniform(0,1)", (), "say how many runs draw from it with --sample N"),
+        ("uniform(0,1),0.5", ("--sample", "2"), "a range stands alone"),
+        ("uniform(0,x)", ("--sample", "2"), "needs two numbers, as in uniform(1,10)"),
+        ("loguniform(0,1)", ("--sample", "2"), "expected a first number above 0 below the second"),
+        ("uniform(2,1)", ("--sample", "2"), "expected a first number below the second"),
+        ("integers(1,2.5)", ("--sample", "2"), "needs two numbers, as in integers(1,10)"),
+    ],
+)
+def test_a_range_that_cannot_be_drawn_from_is_refused(recipe, capsys, values, sample, expected):
+    assert main(["sweep", recipe, f"rollout.temperature={values}", *sample]) == 2
+    assert expected in capsys.readouterr().err
 
 
 def test_no_run_begins_after_the_hours_and_the_same_command_goes_on(recipe, stand_in, capsys):

@@ -1,5 +1,7 @@
 """Groups side by side, against NumPy on small made-up runs."""
 
+import csv
+import io
 import json
 
 import numpy as np
@@ -166,7 +168,7 @@ def test_seeds_are_listed_and_unfinished_runs_are_counted(tmp_path):
     assert comparison_tables.final_table(compare(collect(runs))).cells[0][1] == "0, 5 (1 unfinished)"
 
 
-def test_json_holds_the_numbers_of_the_comparison(paths):
+def test_json_and_csv_hold_the_numbers_of_the_comparison(paths):
     found = compared(paths)
     content = json.loads(json.dumps(comparison_content.as_json(found), allow_nan=False))
     assert content["baseline"] == "base" and content["flags"][0]["kind"] == "budget"
@@ -176,9 +178,17 @@ def test_json_holds_the_numbers_of_the_comparison(paths):
     assert [row["value"] for row in content["rows"] if final.items() <= row.items()] == [0.7, 0.4]
     [row] = [row for row in content["rows"] if row["table"] == "difference" and row["metric"] == "avg@16"]
     assert (row["low"], row["high"]) == found.difference(found.groups[1], "avg@16").over_seeds
-    [reached] = [r for r in content["rows"] if r["table"] == "reach" and r["run"] == "other0"]
-    assert reached["updates"] == pytest.approx(2 * (0.45 - 0.2) / 0.4) and reached["value"] == 0.45
-    assert {row["table"] for row in content["rows"]} == {"final", "reach", "difference"}
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, comparison_content.CSV_COLUMNS)
+    writer.writeheader()
+    writer.writerows(comparison_content.csv_rows(found))
+    rows = list(csv.DictReader(io.StringIO(stream.getvalue())))
+    wanted = {"table": "point", "run": "base0", "metric": "avg@16"}
+    points = [(r["step"], r["updates"], r["cpu_seconds"], r["value"]) for r in rows if wanted.items() <= r.items()]
+    assert points == [("0.0", "0.0", "0.0", "0.2"), ("1.0", "2.0", "10.0", "0.3"), ("3.0", "6.0", "30.0", "0.5")]
+    [reached] = [r for r in rows if r["table"] == "reach" and r["run"] == "other0"]
+    assert float(reached["updates"]) == pytest.approx(2 * (0.45 - 0.2) / 0.4) and float(reached["value"]) == 0.45
+    assert {row["table"] for row in rows} == {"point", "final", "reach", "difference"}
 
 
 def test_the_curves_of_the_page_are_those_of_the_comparison(paths):
@@ -187,6 +197,14 @@ def test_the_curves_of_the_page_are_those_of_the_comparison(paths):
     curve = page["curves"]["avg@16"]["cpu_seconds"]
     assert curve["x"] == [0, 10, 20, 30] and curve["groups"][0]["mean"] == pytest.approx([0.2, 0.275, 0.3625, 0.45])
     assert curve["groups"][1]["range"] == [[0.2, 0.3, 0.4, None], [0.2, 0.6, 0.7, None]]
+
+
+def test_markdown_shows_hostile_names_as_text(tmp_path):
+    name = "a|<img src=x>\x1b[31m`*_"
+    runs = [make(tmp_path, group, 0) for group in ("base", "other")]
+    text = comparison_content.as_markdown(compare(collect(runs), labels=[name, "b"]))
+    assert "<img" not in text.replace("\\<img", "") and "\x1b" not in text and r"a\|\<img src=x\>" in text
+    assert "**Before you compare:**" in text and "- **budget**: " in text
 
 
 @pytest.mark.parametrize(
