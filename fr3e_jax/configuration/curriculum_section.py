@@ -21,8 +21,9 @@ class CurriculumConfig:
         [], "share of each pool in the prompts, in any unit; an empty pool leaves its share to the others", gt=0
     )
     retire_after: int = option(
-        0, "times in a row that all rollouts of a prompt are right before it rests for two epochs; 0: off", ge=0
+        0, "times in a row that all rollouts of a prompt are right before it rests; 0: off", ge=0
     )
+    retire_epochs: int = option(1, "epochs (as many prompts as there are problems) for which it rests", ge=1)
 
     @property
     def enabled(self) -> bool:

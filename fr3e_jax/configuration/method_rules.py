@@ -103,6 +103,14 @@ TRAINING_RULES: Rules = {
         lambda c: "kl_cov" in c.shaping.steps and c.loss.dual_clip,
         "{loss.dual_clip} clips the loss, which kl_cov in shaping.steps leaves unclipped; set loss.dual_clip=0",
     ),
+    "some_samples_are_reinforced": (
+        lambda c: (
+            "sample_reinforcement" in c.shaping.steps
+            and not (c.shaping.sample_reinforcement.positive or c.shaping.sample_reinforcement.negative)
+        ),
+        "{shaping.sample_reinforcement.positive} and {shaping.sample_reinforcement.negative} leave no advantage; set "
+        "shaping.sample_reinforcement.negative=1",
+    ),
     "divergence_settings_are_read": (
         lambda c: not c.kl.coefficient and (changed(c.kl) or [""])[0],
         "kl.{} is not read with {kl.coefficient}; set kl.coefficient=0.001, or leave it out",

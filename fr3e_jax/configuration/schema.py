@@ -329,7 +329,9 @@ class CriticConfig:
         1e-5, "peak learning rate of its AdamW; all else is as in the optimizer section", ge=0
     )
     warmup_steps: int = option(10, "first training steps in which only the critic learns (Cheng et al. 2025: 10)", ge=0)
-    lam: float = option(1.0, "lambda of GAE, whose rewards are not discounted (gamma is 1)", ge=0, le=1)
+    clip: float = option(0.5, "largest change of a value from the old one within a step's loss; 0: no clip", ge=0)
+    gamma: float = option(1.0, "discount of GAE", gt=0, le=1)
+    lam: float = option(1.0, "lambda of GAE", ge=0, le=1)
 
 
 @dataclass

@@ -6,6 +6,7 @@ A new step is a section here, a field of `ShapingConfig`, and its function in ``
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from fr3e_jax.configuration.options import implementations, implemented_by, option
 
@@ -18,9 +19,10 @@ from fr3e_jax.configuration.options import implementations, implemented_by, opti
 )
 @dataclass
 class EntropyAdvantageConfig:
-    """A_t + min(alpha H_t, |A_t| / 2), H the entropy of the policy that is updated."""
+    """A_t + min(alpha H_t, |A_t| / kappa), H the entropy of the policy that is updated."""
 
     alpha: float = option(0.4, "weight of the entropy; paper (section 4): 0.4 for GRPO, 0.1 for PPO", gt=0)
+    kappa: float = option(2.0, "the bonus is at most |A_t| / kappa; above 1 it keeps the sign", gt=1)
 
 
 @implemented_by("objectives.shaping_steps:perplexity", source="Deng et al. 2025, eq. 11")
@@ -29,15 +31,19 @@ class PerplexityConfig:
     """A (1 - alpha w), w the standardised ln PPL of a response in its group."""
 
     alpha: float = option(0.01, "weight of the perplexity; below 0, responses of high perplexity weigh more")
+    variant: Literal["paper", "released"] = option("paper", "the formula, or the released code's clamps and filter")
 
 
 @implemented_by("objectives.shaping_steps:position", source="Deng et al. 2025, eq. 12")
 @dataclass
 class PositionConfig:
-    """A + sign(A) gamma sigmoid(15 direction (l_t - 1/2)), l_t a token's place in the response."""
+    """A + sign(A) gamma sigmoid(direction steepness (l_t - centre)), l_t a token's place in the response."""
 
     gamma: float = option(0.1, "largest addition", gt=0)
     direction: float = option(1.0, "above 0: later tokens weigh more; below: earlier ones")
+    steepness: float = option(15.0, "m of the sigmoid", gt=0)
+    centre: float = option(0.5, "n of the sigmoid (the paper prints -0.5, where the sigmoid is 1 everywhere)")
+    variant: Literal["paper", "released"] = option("paper", "the formula, or with the released code's cap at |A| / 2")
     window: list[int] = option(
         [200, 300],
         "the training step from which on it is active, and that from which on it no longer is; 0: never",
@@ -48,18 +54,23 @@ class PositionConfig:
 @implemented_by("objectives.shaping_steps:sample_reinforcement", source="Zhu et al. 2025; Deng et al. 2025, Table 2")
 @dataclass
 class SampleReinforcementConfig:
-    """A factor of the advantages of right responses: negative sample reinforcement, Weighted-REINFORCE."""
+    """Factors of the advantages of right and of wrong responses: negative sample reinforcement, Weighted-REINFORCE."""
 
     positive: float = option(0.1, "factor of the advantages of right responses; 0: wrong responses alone", ge=0)
+    negative: float = option(1.0, "factor of the advantages of wrong responses; 0: right responses alone", ge=0)
 
 
 @implemented_by("objectives.shaping_steps:sequence_weighting", source="Vanlioglu 2025, eq. 6-10", reads=("entropies",))
 @dataclass
 class SequenceWeightingConfig:
-    """Token losses times softmax_i((A_i + alpha H_i / log V) / temperature), over the sequences with a token there."""
+    """Token losses times softmax_i((A_i + alpha H_i) / temperature)."""
 
     alpha: float = option(0.3, "weight of the entropy; paper: 0.3 (base model), 0.8 (instruct model)", ge=0)
     temperature: float = option(1.0, "P of the softmax; paper: 1 (base model), 1.8 (instruct model)", gt=0)
+    level: Literal["step", "trajectory"] = option("step", "softmax at each token position, or one for whole sequences")
+    normalised_entropy: bool = option(
+        True, "divide entropies by log V (the paper's best runs normalise, and leave the divisor open)"
+    )
 
 
 @implemented_by(
@@ -95,6 +106,7 @@ class KlCovConfig:
     """KL-Cov: an unclipped loss, and a penalty on the tokens of the highest covariance."""
 
     share: float = option(2e-3, "share of the mini-batch's tokens that pays; 2e-3 at 7B, 2e-4 at 32B", gt=0, le=1)
+    coefficient: float = option(1.0, "weight of |log pi - log pi_old| on those tokens", gt=0)
 
 
 @implemented_by("objectives.shaping_steps:mismatch_mask", source="Yao et al. 2025")

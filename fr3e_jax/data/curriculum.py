@@ -13,7 +13,6 @@ from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.problem import Problem
 
 MOST_PROBLEMS = 200_000  # whose success is remembered
-REST_EPOCHS = 2  # as many times as many prompts as there are problems, for which a solved problem rests
 FOREVER = 2**31 - 1
 REMEMBERED = ("last", "streaks", "rest_until", "rates", "waiting")
 
@@ -72,7 +71,7 @@ class CurriculumStream(PromptStream):
         self.rates[index] = rate
         self.streaks[index] = self.streaks[index] + 1 if solved else 0
         if self._settings.retire_after and self.streaks[index] >= self._settings.retire_after:
-            self.rest_until[index] = self._epoch + 1 + REST_EPOCHS
+            self.rest_until[index] = self._epoch + 1 + self._settings.retire_epochs
             self.streaks[index] = 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from fr3e_jax.configuration.schema import Config, OptimizerConfig
-from fr3e_jax.objectives.shaping_steps import ENTROPY_BONUS, KL_COV_PENALTY
 from fr3e_jax.objectives.user_objectives import user_loss
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import ForwardOptions
@@ -19,8 +18,6 @@ from fr3e_jax.programs.frozen_teacher import FrozenTeacher
 from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
-
-VALUE_CLIP = 0.5  # largest change of a value from the old one within a step's loss, as in verl
 
 
 def configured_train_programs(
@@ -55,12 +52,12 @@ def configured_train_programs(
 
 
 def configured_critic_programs(config: Config, architecture: Architecture, mesh: Mesh) -> CriticPrograms:
-    """The critic programs of a run: ``critic`` sets the learning rate, the rest is set as for the policy."""
+    """The critic programs of a run: ``critic`` sets learning rate and clip, the rest is set as for the policy."""
     return CriticPrograms(
         architecture,
         mesh,
         _optimizer(config.optimizer, config.critic.learning_rate),
-        clip=VALUE_CLIP,
+        clip=config.critic.clip,
         param_dtype=config.model.param_dtype,
         compute_dtype=config.model.compute_dtype,
         options=forward_options(config, architecture, mesh),
@@ -81,9 +78,9 @@ def loss_settings(config: Config) -> LossSettings:
         sequence_ratio=loss.ratio == "sequence",
         kl_coefficient=kl.coefficient if kl.place == "loss" else 0.0,
         kl_estimator=kl.estimator,
-        entropy_advantage=(bonus.alpha, ENTROPY_BONUS) if shaping.steps[-1:] == ["entropy_advantage"] else None,
+        entropy_advantage=(bonus.alpha, bonus.kappa) if shaping.steps[-1:] == ["entropy_advantage"] else None,
         function=user_loss(loss.function),
-        covariance_penalty=KL_COV_PENALTY if "kl_cov" in shaping.steps else None,
+        covariance_penalty=shaping.kl_cov.coefficient if "kl_cov" in shaping.steps else None,
         teacher_weight=teacher.weight if in_loss else 0.0,
         teacher_beta=teacher.beta,
         teacher_selects=in_loss and teacher.entropy_share < 1,

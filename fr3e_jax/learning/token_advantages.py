@@ -90,10 +90,11 @@ def _generalised(
     setup: LearningSetup, batch: list[TrainingTrunk], rewards: PerToken, values: PerToken | None
 ) -> tuple[PerToken, PerToken]:
     """Advantages and returns of every branch by GAE; without ``values`` the sum of rewards from each token on."""
+    c = setup.config.critic
     by_token = stacked(rewards)
     old_values = np.zeros_like(by_token) if values is None else stacked(values)
-    lam = 1.0 if values is None else setup.config.critic.lam
-    advantages, returns = generalised_advantages(by_token, old_values, _trained_mask(batch), gamma=1.0, lam=lam)
+    gamma, lam = (1.0, 1.0) if values is None else (c.gamma, c.lam)
+    advantages, returns = generalised_advantages(by_token, old_values, _trained_mask(batch), gamma=gamma, lam=lam)
     return nested(batch, advantages), nested(batch, returns)
 
 

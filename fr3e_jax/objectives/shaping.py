@@ -14,6 +14,9 @@ from jaxtyping import Float, Int, Shaped
 from fr3e_jax.objectives.arrays import AnyArray, checked_shapes
 from fr3e_jax.objectives.reductions import masked_mean, masked_std, safe_sqrt
 
+_RELEASED_BOUNDS = (0.8, 1.2)  # of the perplexity factor in Deng et al.'s released code
+_RELEASED_SHARE = 0.5  # of |A|, its cap of the position bonus
+
 
 @checked_shapes
 def entropy_based_advantages(
@@ -43,16 +46,28 @@ def entropy_based_advantages(
 
 @checked_shapes
 def perplexity_weights(
-    log_perplexities: Float[AnyArray, "*batch M"], mask: Shaped[AnyArray, "*batch M"]
+    log_perplexities: Float[AnyArray, "*batch M"],
+    mask: Shaped[AnyArray, "*batch M"],
+    *,
+    variant: str,
 ) -> Float[jax.Array, "*batch M"]:
     """w = (ln PPL − μ) / σ over the group, σ of the population; 0 where σ = 0 and outside the mask.
 
     (Deng et al. 2025, eq. 7.)
+
+    ``variant="released"``: μ and σ leave out responses beyond 1.5 inter-quartile ranges, as the released code does.
     """
     mask = jnp.asarray(mask, bool)
     x = jnp.where(mask, jnp.asarray(log_perplexities, jnp.float32), 0.0)
-    spread = masked_std(x, mask, -1)[..., None]
-    deviations = x - masked_mean(x, mask, -1, keepdims=True)
+    counted = mask
+    if variant == "released":
+        low, high = (jnp.nanquantile(jnp.where(mask, x, jnp.nan), q, axis=-1, keepdims=True) for q in (0.25, 0.75))
+        reach = 1.5 * (high - low)
+        counted = mask & (x >= low - reach) & (x <= high + reach)
+    elif variant != "paper":
+        raise ValueError(f"unknown variant {variant!r}; expected paper or released")
+    spread = masked_std(x, counted, -1)[..., None]
+    deviations = x - masked_mean(x, counted, -1, keepdims=True)
     return jnp.where(mask & (spread > 0), deviations / jnp.where(spread > 0, spread, 1.0), 0.0)
 
 
@@ -62,11 +77,20 @@ def perplexity_shaped_advantages(
     weights: Float[AnyArray, "*batch M"],
     *,
     alpha: float,
+    variant: str,
 ) -> Float[jax.Array, "*batch M T"]:
-    """A (1 − α w): responses of low perplexity weigh more, with α < 0 those of high. (Deng et al. 2025, eq. 11.)"""
+    """A (1 − α w): responses of low perplexity weigh more, with α < 0 those of high. (Deng et al. 2025, eq. 11.)
+
+    ``variant="released"``: the factor is clamped to [0.8, 1.2], and with α > 0 it is never applied.
+    """
+    if variant not in ("paper", "released"):
+        raise ValueError(f"unknown variant {variant!r}; expected paper or released")
     advantages = jnp.asarray(advantages, jnp.float32)
     weights = jax.lax.stop_gradient(jnp.asarray(weights, jnp.float32))
-    return advantages * (1.0 - alpha * weights)[..., None]
+    factor = 1.0 - alpha * weights
+    if variant == "released":
+        factor = jnp.ones_like(factor) if alpha > 0 else jnp.clip(factor, *_RELEASED_BOUNDS)
+    return advantages * factor[..., None]
 
 
 @checked_shapes
@@ -78,31 +102,37 @@ def position_shaped_advantages(
     direction: float,
     steepness: float,
     centre: float,
+    variant: str,
     relative: Float[AnyArray, "*batch T"] | None = None,
 ) -> Float[jax.Array, "*batch T"]:
     """A + sign(A) b_t, b_t = γ sigmoid(d m (l_t − n)), l_t = t / |o|: d = 1: later tokens weigh more.
 
     (Deng et al. 2025, eq. 8 and 12.) ``centre`` is n. The paper prints −0.5, which saturates every sigmoid; the
     released code has 0.5. ``relative`` are the l_t; None: the mask's tokens are counted from its first.
+    ``variant="released"``: b_t is at most |A| / 2.
     """
+    if variant not in ("paper", "released"):
+        raise ValueError(f"unknown variant {variant!r}; expected paper or released")
     mask = jnp.asarray(mask, bool)
     advantages = jnp.where(mask, jnp.asarray(advantages, jnp.float32), 0.0)
     if relative is None:
         relative = (jnp.cumsum(mask, axis=-1) - 1) / jnp.maximum(mask.sum(axis=-1, keepdims=True), 1)
     bonus = gamma * jax.nn.sigmoid(direction * steepness * (relative - centre))
+    if variant == "released":
+        bonus = jnp.minimum(bonus, _RELEASED_SHARE * jnp.abs(advantages))
     return advantages + jnp.sign(advantages) * bonus
 
 
 @checked_shapes
 def sample_reinforcement(
-    advantages: Float[AnyArray, "*shape"], right: Shaped[AnyArray, "*shape"], *, positive: float
+    advantages: Float[AnyArray, "*shape"], right: Shaped[AnyArray, "*shape"], *, positive: float, negative: float
 ) -> Float[jax.Array, "*shape"]:
-    """Advantages of right responses times ``positive``. (Zhu et al. 2025, "Weighted reinforce".)
+    """Advantages of right responses times ``positive``, those of wrong ones times ``negative``. (Zhu et al. 2025.)
 
-    ``positive=0``: negative sample reinforcement alone. The verdict decides, as in the source: a right answer that pays
-    a penalty may have a negative advantage.
+    ("Weighted reinforce".) ``positive=0``: negative sample reinforcement alone; ``negative=0``: positive alone. The
+    verdict decides, as in the source: a right answer that pays a penalty may have a negative advantage.
     """
-    return jnp.asarray(advantages, jnp.float32) * jnp.where(jnp.asarray(right, bool), positive, 1.0)
+    return jnp.asarray(advantages, jnp.float32) * jnp.where(jnp.asarray(right, bool), positive, negative)
 
 
 @checked_shapes

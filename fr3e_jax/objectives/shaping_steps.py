@@ -46,12 +46,6 @@ class Tokens(NamedTuple):
     log_vocabulary: jax.Array  # float32 scalar
 
 
-ENTROPY_BONUS = 2.0
-"""κ of the entropy-based advantage: the bonus is at most |A| / κ."""
-KL_COV_PENALTY = 1.0
-"""The weight of |log π − log π_old| on the tokens that KL-Cov chooses."""
-_STEEPNESS, _CENTRE = 15.0, 0.5  # m and n of the position's sigmoid
-
 CURRENT_POLICY = {"logprobs", "entropies"}
 """Fields of `Tokens` that need a pass with the weights that the mini-batch updates."""
 
@@ -59,22 +53,22 @@ Metrics = dict[str, jax.Array]
 Step = Callable[..., tuple[Tokens, Metrics]]
 
 
-def entropy_advantage(tokens: Tokens, *, alpha: float) -> tuple[Tokens, Metrics]:
+def entropy_advantage(tokens: Tokens, *, alpha: float, kappa: float) -> tuple[Tokens, Metrics]:
     """A_t + min(α H_t, |A_t| / κ), H of the policy that is updated. (Cheng et al. 2025, eq. 5-7.)"""
     shaped, ratio = shaping.entropy_based_advantages(
-        tokens.advantages, tokens.entropies, tokens.counted, alpha=alpha, kappa=ENTROPY_BONUS
+        tokens.advantages, tokens.entropies, tokens.counted, alpha=alpha, kappa=kappa
     )
     return tokens._replace(advantages=shaped), {"ratio": masked_mean(ratio, tokens.counted)}
 
 
-def perplexity(tokens: Tokens, *, alpha: float) -> tuple[Tokens, Metrics]:
+def perplexity(tokens: Tokens, *, alpha: float, variant: str) -> tuple[Tokens, Metrics]:
     """A (1 − α w), w the ln PPL of the sequence under the sampling policy, standardised in its group.
 
     (Deng et al. 2025, eq. 11.)
     """
     x, peers = log_perplexity(tokens.old_logprobs, tokens.counted), _peers(tokens)
-    weights = jnp.diagonal(shaping.perplexity_weights(jnp.broadcast_to(x, peers.shape), peers))
-    shaped = shaping.perplexity_shaped_advantages(tokens.advantages, weights, alpha=alpha)
+    weights = jnp.diagonal(shaping.perplexity_weights(jnp.broadcast_to(x, peers.shape), peers, variant=variant))
+    shaped = shaping.perplexity_shaped_advantages(tokens.advantages, weights, alpha=alpha, variant=variant)
     return tokens._replace(advantages=shaped), {"weight_abs": masked_mean(jnp.abs(weights), tokens.counted.any(-1))}
 
 
@@ -83,6 +77,9 @@ def position(
     *,
     gamma: float,
     direction: float,
+    steepness: float,
+    centre: float,
+    variant: str,
     window: tuple[int, int],
 ) -> tuple[Tokens, Metrics]:
     """A + sign(A) γ sigmoid(d m (l_t − n)), l_t the place in the whole response. (Deng et al. 2025, eq. 12.)
@@ -94,8 +91,9 @@ def position(
         tokens.counted,
         gamma=gamma,
         direction=direction,
-        steepness=_STEEPNESS,
-        centre=_CENTRE,
+        steepness=steepness,
+        centre=centre,
+        variant=variant,
         relative=tokens.relative,
     )
     shaped = jnp.where(_active(tokens, *window), shaped, tokens.advantages)
@@ -103,31 +101,39 @@ def position(
     return tokens._replace(advantages=shaped), {"added": added}
 
 
-def sample_reinforcement(tokens: Tokens, *, positive: float) -> tuple[Tokens, Metrics]:
-    """Right responses times ``positive``. (Zhu et al. 2025; Deng et al. 2025, Table 2.)
+def sample_reinforcement(tokens: Tokens, *, positive: float, negative: float) -> tuple[Tokens, Metrics]:
+    """Right responses times ``positive``, wrong ones times ``negative``. (Zhu et al. 2025; Deng et al. 2025, Table 2.)
 
     The metric is the share of right responses in the sum of |A|.
     """
     right = jnp.broadcast_to(tokens.right[:, None], tokens.advantages.shape)
-    shaped = shaping.sample_reinforcement(tokens.advantages, right, positive=positive)
+    shaped = shaping.sample_reinforcement(tokens.advantages, right, positive=positive, negative=negative)
     share = masked_sum(jnp.abs(shaped), tokens.counted & right)
     total = masked_sum(jnp.abs(shaped), tokens.counted)
     return tokens._replace(advantages=shaped), {"positive_share": share / jnp.maximum(total, 1e-12)}
 
 
-def sequence_weighting(tokens: Tokens, *, alpha: float, temperature: float) -> tuple[Tokens, Metrics]:
+def sequence_weighting(
+    tokens: Tokens,
+    *,
+    alpha: float,
+    temperature: float,
+    level: str,
+    normalised_entropy: bool,
+) -> tuple[Tokens, Metrics]:
     """The token's loss times softmax_i((A_i + α H_i) / P). (Vanlioglu 2025, eq. 6-10; see `entropy_guided_weights`.)
 
-    A branch's step counts from the beginning of the response, not from its fork. Entropies are normalised to H / log V,
-    as in the paper's best runs; it leaves the divisor open. The metric ``scale`` is the mean weight, the factor on the
-    gradient.
+    A branch's step counts from the beginning of the response, not from its fork.
+    ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight, the factor on the gradient.
     """
+    entropies = tokens.entropies / (tokens.log_vocabulary if normalised_entropy else 1.0)
     weights = weighting.entropy_guided_weights(
         tokens.advantages,
-        tokens.entropies / tokens.log_vocabulary,
+        entropies,
         tokens.counted,
         alpha=alpha,
         temperature=temperature,
+        level=level,
         steps=tokens.places,
     )
     return tokens._replace(weights=tokens.weights * weights), {"scale": masked_mean(weights, tokens.counted)}
@@ -158,10 +164,10 @@ def clip_cov(tokens: Tokens, *, share: float, bounds: tuple[float, float]) -> tu
     return _keep(tokens, ~masked), _share("masked", masked, tokens)
 
 
-def kl_cov(tokens: Tokens, *, share: float) -> tuple[Tokens, Metrics]:
-    """The ``share`` of tokens with the largest covariance pays `KL_COV_PENALTY` · |log π − log π_old|.
+def kl_cov(tokens: Tokens, *, share: float, coefficient: float) -> tuple[Tokens, Metrics]:
+    """The ``share`` of tokens with the largest covariance pays coefficient · |log π − log π_old|. (Cui et al. 2025.)
 
-    (Cui et al. 2025.) The loss becomes −ρ A, unclipped (`kl_cov_losses`).
+    The loss becomes −ρ A, unclipped (`kl_cov_losses`), and reads ``coefficient``.
     """
     covariances = selection.token_covariances(tokens.logprobs, tokens.advantages, tokens.counted)
     penalised = selection.kl_cov_tokens(covariances, tokens.counted, share=share)

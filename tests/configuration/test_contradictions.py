@@ -188,6 +188,11 @@ CASES = {  # after a space, one of several contradictions of a rule
     ),
     "covariance_methods_have_their_ratio": ("loss.ratio=sequence shaping.steps=[clip_cov]", "loss.ratio=token"),
     "kl_cov_has_its_loss": ("shaping.steps=[kl_cov] loss.dual_clip=3", "loss.dual_clip=0"),
+    "some_samples_are_reinforced": (
+        "shaping.sample_reinforcement.positive=0 shaping.steps=[sample_reinforcement] "
+        "shaping.sample_reinforcement.negative=0",
+        "shaping.sample_reinforcement.negative=1",
+    ),
     "divergence_settings_are_read": ("kl.reset_every=10", "kl.coefficient=0.01", "set kl.coefficient=0.001"),
     "the_divergence_has_a_gradient": ("kl.estimator=k1 kl.coefficient=0.01 explore.enabled=false", "kl.place=reward"),
     "rewards_of_tokens_are_read by states": ("kl.place=reward kl.coefficient=0.01", "kl.place=loss"),

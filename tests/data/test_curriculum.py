@@ -66,12 +66,12 @@ def test_an_empty_pool_leaves_its_share_and_a_round_has_no_problem_twice_while_t
 
 def test_what_is_solved_in_a_row_rests_for_epochs_and_all_are_asked_when_all_rest():
     solved = {"3", "4"}
-    prompts = stream(retire_after=2)
+    prompts = stream(retire_after=2, retire_epochs=2)
     play(prompts, 8, 5, lambda name: float(name in solved))
     assert prompts.metrics()["curriculum/retired"] == 2
     assert not solved & set(play(prompts, 8, 5, lambda name: float(name in solved))), "two epochs, of 20 prompts each"
     assert solved <= set(play(prompts, 12, 5, lambda name: float(name in solved)))
-    everything = stream(retire_after=1)
+    everything = stream(retire_after=1, retire_epochs=9)
     play(everything, 4, 5, lambda name: 1.0)
     assert everything.metrics()["curriculum/retired"] == 20 and len(everything.take(5)) == 5
 

@@ -69,16 +69,16 @@ def test_estimators_of_rewards_alone_need_no_scores(session, tiny_run):
         assert not estimates_after_scoring(config.kl, config.advantage)
 
 
-@pytest.mark.parametrize("lam", [1.0, 0.8])
-def test_generalised_advantages_skip_tokens_that_do_not_train(session, tiny_run, lam):
-    settings = BASES | {"advantage__base_estimator": "gae", "critic__lam": lam}
+@pytest.mark.parametrize("gamma, lam", [(1.0, 1.0), (0.9, 0.8)])
+def test_generalised_advantages_skip_tokens_that_do_not_train(session, tiny_run, gamma, lam):
+    settings = BASES | {"advantage__base_estimator": "gae", "critic__gamma": gamma, "critic__lam": lam}
     found = estimates(session, tiny_run, **settings)
     for i, trunk in enumerate(BATCH):
         for j, branch in enumerate(trunk.branches):
             rewards, values = token_rewards(i, j), [*VALUES[i][j][branch.trains].astype(float), 0.0]
             expected, after = [], 0.0
             for t in reversed(range(len(rewards))):
-                after = rewards[t] + values[t + 1] - values[t] + lam * after
+                after = rewards[t] + gamma * values[t + 1] - values[t] + gamma * lam * after
                 expected.insert(0, after)
             np.testing.assert_allclose(found.advantages[i][j][branch.trains], expected, rtol=1e-4, atol=1e-5)
             returns = np.array(expected) + values[:-1]

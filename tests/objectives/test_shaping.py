@@ -13,12 +13,12 @@ from fr3e_jax.objectives import shaping
 from fr3e_jax.objectives.shaping import pass_at_k_advantages
 
 entropy_based_advantages = partial(shaping.entropy_based_advantages, alpha=0.4, kappa=2.0)
-perplexity_weights = shaping.perplexity_weights
-perplexity_shaped_advantages = partial(shaping.perplexity_shaped_advantages, alpha=0.01)
+perplexity_weights = partial(shaping.perplexity_weights, variant="paper")
+perplexity_shaped_advantages = partial(shaping.perplexity_shaped_advantages, alpha=0.01, variant="paper")
 position_shaped_advantages = partial(
-    shaping.position_shaped_advantages, gamma=0.1, direction=1.0, steepness=15.0, centre=0.5
+    shaping.position_shaped_advantages, gamma=0.1, direction=1.0, steepness=15.0, centre=0.5, variant="paper"
 )
-sample_reinforcement = partial(shaping.sample_reinforcement, positive=0.1)
+sample_reinforcement = partial(shaping.sample_reinforcement, positive=0.1, negative=1.0)
 
 ADVANTAGES = np.array([[1.5] * 4, [-1.5] * 4], np.float32)
 MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
@@ -44,25 +44,48 @@ class TestEntropyBasedAdvantages:
 
 
 class TestPerplexity:
-    def test_equal_perplexities_weigh_nothing(self):
-        assert not np.asarray(perplexity_weights(np.full(4, 0.3, np.float32), np.ones(4))).any()
+    LOG = np.array([3.5 / 3, 0.2, 0.4, 5.0, 0.7 / 3], np.float32)
 
-    def test_shaped_by_hand(self):
+    def test_released_weights(self):
+        """The released code's numbers: statistics without the one response far outside."""
+        weights = perplexity_weights(self.LOG, np.ones(5), variant="released")
+        expected = [
+            1.6994371546483495,
+            -0.7647467195917571,
+            -0.2549155731972525,
+            11.471200793876358,
+            -0.6797748618593397,
+        ]
+        np.testing.assert_allclose(weights, expected, rtol=1e-4)
+
+    @pytest.mark.parametrize("variant", ["paper", "released"])
+    def test_equal_perplexities_weigh_nothing(self, variant):
+        assert not np.asarray(perplexity_weights(np.full(4, 0.3, np.float32), np.ones(4), variant=variant)).any()
+
+    def test_shaped_by_hand_and_as_released(self):
         weights = np.array([1.0, -1.0])
         low = perplexity_shaped_advantages(ADVANTAGES, weights)
         np.testing.assert_allclose(low[:, 0], [1.5 * 0.99, -1.5 * 1.01], rtol=1e-6)
-        high = perplexity_shaped_advantages(ADVANTAGES, weights, alpha=-0.01)
+        high = perplexity_shaped_advantages(ADVANTAGES, weights, alpha=-0.01, variant="released")
         np.testing.assert_allclose(high[:, 0], [1.515, -1.485], rtol=1e-6)
+        never = perplexity_shaped_advantages(ADVANTAGES, weights, variant="released")
+        np.testing.assert_array_equal(never, ADVANTAGES)
+        clamped = perplexity_shaped_advantages(ADVANTAGES, 90 * weights, alpha=-0.01, variant="released")
+        np.testing.assert_allclose(clamped[:, 0], [1.8, -1.2], rtol=1e-6)
 
 
 class TestPosition:
-    def test_numbers_of_the_released_code(self):
-        shaped = position_shaped_advantages(ADVANTAGES, MASK)
+    def test_released(self):
+        shaped = position_shaped_advantages(ADVANTAGES, MASK, variant="released")
         expected = [
             [1.5000552778636924, 1.5022977369910027, 1.55, 1.5977022630089972],
             [-1.5000552778636924, -1.5075858180021242, -1.5924141819978757, 0],
         ]
         np.testing.assert_allclose(shaped, expected, rtol=1e-6)
+
+    def test_released_bonus_is_at_most_half_of_the_advantage(self):
+        shaped = position_shaped_advantages(np.full((1, 4), 0.1, np.float32), np.ones((1, 4)), variant="released")
+        assert np.isclose(shaped[0, 3], 0.15)
 
     def test_the_printed_centre_saturates(self):
         shaped = position_shaped_advantages(ADVANTAGES, MASK, centre=-0.5)
@@ -77,6 +100,8 @@ def test_sample_reinforcement():
     np.testing.assert_allclose(sample_reinforcement(advantages, right), wanted, rtol=1e-6)
     alone = np.asarray(sample_reinforcement(advantages, right, positive=0.0))
     np.testing.assert_array_equal(alone[[0, 2]], np.zeros((2, 3)))
+    alone = np.asarray(sample_reinforcement(advantages, right, positive=1.0, negative=0.0))
+    np.testing.assert_array_equal(alone[[1, 3]], np.zeros((2, 3)))
 
 
 class TestPassAtK:

@@ -91,8 +91,9 @@ def test_perplexity_is_standardised_in_the_group(tokens):
 
 def test_a_group_of_one_is_left_as_it_is(tokens):
     alone = tokens._replace(group=np.arange(N, dtype=np.int32))
-    shaped, _ = STEPS["perplexity"](alone, alpha=0.5)
-    np.testing.assert_allclose(shaped.advantages, tokens.advantages, rtol=1e-6)
+    for variant in ("paper", "released"):
+        shaped, _ = STEPS["perplexity"](alone, alpha=-0.5, variant=variant)
+        np.testing.assert_allclose(shaped.advantages, tokens.advantages, rtol=1e-6)
 
 
 @pytest.mark.parametrize("window, active", [((5, 6), True), ((0, 0), True), ((0, 5), False), ((6, 0), False)])
@@ -130,8 +131,8 @@ def test_clip_cov_passes_over_tokens_that_are_clipped_already(tokens):
 
 
 def test_steps_are_applied_in_the_order_of_the_list(tokens):
-    entropy = (shaping_steps.entropy_advantage, {"alpha": 1000.0})  # half of |A| is added everywhere
-    negative = (shaping_steps.sample_reinforcement, {"positive": 0.0})
+    entropy = (shaping_steps.entropy_advantage, {"alpha": 1000.0, "kappa": 2.0})  # half of |A| is added everywhere
+    negative = (shaping_steps.sample_reinforcement, {"positive": 0.0, "negative": 1.0})
     first, metrics = apply_steps(tokens, (negative, entropy))
     second, _ = apply_steps(tokens, (entropy, negative))
     assert set(metrics) == {"entropy_advantage/ratio", "sample_reinforcement/positive_share"}
@@ -139,17 +140,28 @@ def test_steps_are_applied_in_the_order_of_the_list(tokens):
     shaped = np.where(right, 0, a + np.abs(a) / 2)[mask]
     np.testing.assert_allclose(first.advantages[mask], shaped, atol=1e-6)
     np.testing.assert_allclose(second.advantages[mask], shaped, atol=1e-6)
-    penalised = (shaping_steps.kl_cov, {"share": 0.1})
+    penalised = (shaping_steps.kl_cov, {"share": 0.1, "coefficient": 1.0})
     third, _ = apply_steps(tokens, (negative, penalised))
     fourth, _ = apply_steps(tokens, (penalised, negative))
     assert np.asarray(third.penalised).sum() == np.asarray(fourth.penalised).sum() == 3
     assert not np.array_equal(third.penalised, fourth.penalised), "covariances of different advantages"
 
 
-def test_entropies_are_normalised_by_the_vocabulary(tokens):
-    shaped, _ = STEPS["sequence_weighting"](tokens, alpha=2.0 * float(tokens.log_vocabulary))
-    expected = entropy_guided_weights(tokens.advantages, tokens.entropies, tokens.counted, alpha=2.0, temperature=1.0)
-    np.testing.assert_allclose(shaped.weights, expected, rtol=1e-5)
+def test_entropies_may_be_normalised_by_the_vocabulary(tokens):
+    plain, _ = STEPS["sequence_weighting"](tokens, alpha=2.0, normalised_entropy=False)
+    normal, _ = STEPS["sequence_weighting"](tokens, alpha=2.0 * float(tokens.log_vocabulary))
+    np.testing.assert_allclose(plain.weights, normal.weights, rtol=1e-5)
+    expected = entropy_guided_weights(
+        tokens.advantages,
+        tokens.entropies,
+        tokens.counted,
+        alpha=2.0,
+        temperature=1.0,
+        level="step",
+    )
+    np.testing.assert_allclose(plain.weights, expected, rtol=1e-6)
+    _, metrics = STEPS["sequence_weighting"](tokens, alpha=2.0, level="trajectory")
+    assert metrics["scale"] != 1 and np.isfinite(metrics["scale"])
 
 
 def test_no_token_at_all(tokens):

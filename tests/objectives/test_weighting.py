@@ -10,7 +10,7 @@ import pytest
 
 from fr3e_jax.objectives import weighting
 
-entropy_guided_weights = partial(weighting.entropy_guided_weights, alpha=0.3, temperature=1.0)
+entropy_guided_weights = partial(weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step")
 
 N, T = 5, 6
 
@@ -33,6 +33,8 @@ def test_padding_large_scores_and_gradients():
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="temperature=0.0"):
         entropy_guided_weights(*batch(), temperature=0.0)
+    with pytest.raises(ValueError, match="'token'"):
+        entropy_guided_weights(*batch(), level="token")
 
 
 def test_a_branch_is_weighed_with_the_tokens_at_its_place_in_the_response():
