@@ -49,7 +49,7 @@ class ExactArithmetic:
 
     def real(self, node: Node) -> Fraction:
         if node.head not in ("number", "decimal"):
-            if sum(1 for _ in node.walk()) > _LARGEST or node.has(*_COSTLY):
+            if len(node.walk()) > _LARGEST or node.has(*_COSTLY):
                 raise NeedsWorker
         try:
             return rational(node)

@@ -49,7 +49,7 @@ from fr3e_jax.answers.items import (
     without_points,
 )
 from fr3e_jax.answers.limits import Contradiction, Unreadable
-from fr3e_jax.answers.matrices import collapsed, has_matrix
+from fr3e_jax.answers.matrices import collapsed
 from fr3e_jax.answers.quantity import quantity
 from fr3e_jax.answers.real_sets import real_set
 from fr3e_jax.answers.units import conversion
@@ -365,7 +365,7 @@ class _Comparison:
         return self.ordered(gold.args, answer.args)
 
     def _matrices(self, gold: Node, answer: Node) -> bool | None:
-        if not has_matrix(gold) and not has_matrix(answer):
+        if not gold.has("matrix") and not answer.has("matrix"):
             return None
         left, right = collapsed(gold), collapsed(answer)
         if left.head == right.head == "matrix":

@@ -11,10 +11,6 @@ _DETERMINANT_ROWS = 5
 _POWER = 10
 
 
-def has_matrix(node: Node) -> bool:
-    return node.has("matrix")
-
-
 def collapsed(node: Node) -> Node:
     """The tree as one matrix, or as a tree without matrices.
 
@@ -22,7 +18,7 @@ def collapsed(node: Node) -> Node:
       Unreadable: shapes that do not fit, or an operation that matrices do not have.
       Refused: beyond a limit.
     """
-    if node.head == "matrix" or not has_matrix(node):
+    if node.head == "matrix" or not node.has("matrix"):
         return node
     if node.head == "function" and node.value == "det":
         return determinant(collapsed(node.args[0]))

@@ -89,13 +89,9 @@ def _digits(point: Point, *sides: Node) -> int:
     """
     with mp.workdps(15):
         digits = DIGITS[1] + int(_DIGITS_PER_WEIGHT * sum(_weight(side, point) for side in sides))
-    if digits > VALUE_DIGITS or (digits > 2 * DIGITS[1] and digits * sum(map(_nodes, sides)) > _WORK):
+    if digits > VALUE_DIGITS or (digits > 2 * DIGITS[1] and digits * sum(len(side.walk()) for side in sides) > _WORK):
         raise Refused(f"equality is not decided by {VALUE_DIGITS} digits")
     return digits
-
-
-def _nodes(side: Node) -> int:
-    return sum(1 for _ in side.walk())
 
 
 def _weight(node: Node, point: Point) -> float:

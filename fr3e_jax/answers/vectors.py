@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fr3e_jax.answers.expression_tree import Node, number_node
-from fr3e_jax.answers.matrices import collapsed, has_matrix
+from fr3e_jax.answers.matrices import collapsed
 
 _ACCENTS = r"\hat \vec \widehat \overrightarrow".split()
 _ACCENTED = {f"{accent}{name}": name for accent in _ACCENTS for name in "ijk"}
@@ -51,7 +51,7 @@ def _carried_out(node: Node) -> Node:
     if node.head not in _OPERATIONS or not node.has("matrix", "bracket"):
         return node
     result = collapsed(_tuples_as_columns(node))
-    if result.head != "matrix" or has_matrix(node):
+    if result.head != "matrix" or node.has("matrix"):
         return result
     return Node("bracket", result.args, "()")
 
