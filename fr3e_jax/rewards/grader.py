@@ -212,12 +212,13 @@ class Grader:
                 self._cache.move_to_end(key)
                 self._outcomes[self._cache[key].outcome] += 1
                 return Pending(self._cache[key])
-            if key in self._in_flight:
-                return self._await(problem_id, self._in_flight[key])
-            source: Future[Reply] = Future()
+            under_way = self._in_flight.get(key)
+            source: Future[Reply] = under_way or Future()
             if key is not None:
                 self._in_flight[key] = source
         pending = self._await(problem_id, source)
+        if under_way is not None:
+            return pending
         try:
             self._open_pool().submit(job, lambda reply: self._deliver(key, source, reply))
         except (TypeError, RuntimeError) as error:
