@@ -12,7 +12,7 @@ EXAMPLE = "https://api.openai.com/v1, http://127.0.0.1:8000/v1"
 
 
 def word_scores(words: list[str]) -> dict[str, float]:
-    """The score of each word, by the word in lower case.
+    """The score of each word, as it is written.
 
     Raises:
       ValueError: an entry is not WORD=SCORE.
@@ -21,7 +21,7 @@ def word_scores(words: list[str]) -> dict[str, float]:
     for entry in words:
         word, _, score = entry.rpartition("=")
         try:
-            scores[word.strip().lower()] = float(score)
+            scores[word.strip()] = float(score)
         except ValueError:
             raise ValueError(entry) from None
         if not word.strip():

@@ -43,7 +43,7 @@ def prompt_text(judge: JudgeConfig) -> str:
     if not judge.prompt:
         asks = ASKS_TEXT if judge.pattern else ASKS_JSON
         if judge.words:
-            return f"{PROMPT}Which word fits the response: {', '.join(_words_as_written(judge))}? {asks % 'word'}"
+            return f"{PROMPT}Which word fits the response: {', '.join(word_scores(judge.words))}? {asks % 'word'}"
         least, most = judge.score_range
         scale = f"from {least:g} (useless or wrong) to {most:g} (correct and complete)"
         return f"{PROMPT}How good is the response, {scale}? {asks % 'number'}"
@@ -80,7 +80,7 @@ def filled(template: str, problem: Problem, response: str) -> str:
 
 def response_format(judge: JudgeConfig) -> dict[str, Any]:
     """The schema of answers, as the field ``response_format`` of a request has it."""
-    score = {"type": "string", "enum": sorted(_words_as_written(judge))} if judge.words else {"type": "number"}
+    score = {"type": "string", "enum": sorted(word_scores(judge.words))} if judge.words else {"type": "number"}
     schema = {
         "type": "object",
         "properties": {"reason": {"type": "string"}, "score": score},
@@ -104,9 +104,10 @@ def reward_of(answer: str, judge: JudgeConfig) -> float:
     if not scores:
         wanted = "match of judge.pattern" if judge.pattern else "JSON object with 'score'"
         raise ValueError(f"answered {shown}, in which there is no {wanted}")
-    words, text = word_scores(judge.words), str(scores[-1]).strip()
+    words = {word.lower(): score for word, score in word_scores(judge.words).items()}
+    text = str(scores[-1]).strip().lower()
     try:
-        score = words[text.lower()] if text.lower() in words else float(text)
+        score = words[text] if text in words else float(text)
     except ValueError:
         score = math.nan
     least, most = judge.score_range
@@ -117,10 +118,6 @@ def reward_of(answer: str, judge: JudgeConfig) -> float:
             f"(judge.score_range){or_a_word}"
         )
     return (score - least) / (most - least)
-
-
-def _words_as_written(judge: JudgeConfig) -> list[str]:
-    return [entry.rpartition("=")[0].strip() for entry in judge.words]
 
 
 def _json_objects(text: str) -> Iterator[dict[str, Any]]:
