@@ -65,10 +65,7 @@ LAYERS = {
         | {"api"}
     ),
     "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "session", "loop"}),
-    "studies": Layer(
-        {"objectives", "policy", "programs", "rollouts", "learning", "session", "loop", "runs", "cluster", "rewards"}
-        | {"data", "configuration", "stores", "cli"}
-    ),
+    "studies": Layer({"objectives", "loop", "runs", "rewards", "data", "configuration", "stores", "cli"}),
     "methods": Layer(must_not_name=DEVICE_LIBRARIES),
     "api": Layer(
         {"objectives", "programs", "rollouts", "loop", "runs", "cluster", "rewards", "data", "configuration"}

@@ -70,7 +70,7 @@ def _run_verb(arguments: list[str]) -> int:
         raise ConfigError(f"expected a verb ({', '.join(VERBS)}), got {name}; nearest: fr3e {nearest[0]} RECIPE")
     verb = load_verb(name)
     try:
-        parsed = build_parser(name, VERBS[name][1], verb).parse_intermixed_args(arguments[1:])
+        parsed = build_parser(name, VERBS[name], verb).parse_intermixed_args(arguments[1:])
     except SystemExit as end:  # --help has printed
         return int(end.code or 0)
     return verb.run(parsed)
@@ -78,7 +78,7 @@ def _run_verb(arguments: list[str]) -> int:
 
 def overview() -> str:
     """The text of `fr3e --help`."""
-    verbs = "\n".join(f"  {name:<8} {purpose}" for name, (_, purpose) in VERBS.items())
+    verbs = "\n".join(f"  {name:<8} {purpose}" for name, purpose in VERBS.items())
     return f"""usage: fr3e VERB RECIPE [key=value ...]
 
 Reinforcement learning from verifiable rewards by branching (FR3E and its relatives).
@@ -99,7 +99,7 @@ def help_on(topic: str) -> str:
       ConfigError: there is no such topic.
     """
     if topic in VERBS:
-        return build_parser(topic, VERBS[topic][1], load_verb(topic)).format_help()
+        return build_parser(topic, VERBS[topic], load_verb(topic)).format_help()
     if topic == "all" or topic in sections() or topic in settings():
         return help_text(help_width(), "" if topic == "all" else topic)
     raise ConfigError(f"fr3e help: no verb and no section is called so: {unknown_setting(topic)}")

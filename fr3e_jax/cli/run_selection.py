@@ -46,7 +46,7 @@ def print_config(arguments: argparse.Namespace, config: Config) -> bool:
 
 
 def start_or_resume(
-    arguments: argparse.Namespace, verb: str, train: Callable[[Config, Place | None, bool], int]
+    verb: str, train: Callable[[Config, Place | None, bool], int], arguments: argparse.Namespace
 ) -> int:
     """Find the settings and the run, print a line before jax loads, which takes seconds, and call ``train``.
 

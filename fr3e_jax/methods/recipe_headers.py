@@ -18,7 +18,6 @@ A recipe is a lab note: its first lines are comments in a fixed form, one field 
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +89,7 @@ def read_methods(configs: Path | None = None) -> list[Method]:
     """
     configs = configs or find_configs()
     paths = [*sorted(configs.glob("*.yaml")), *sorted((configs / "methods").glob("*.yaml"))]
-    headed = [path for path in paths if path.read_text(encoding="utf-8").startswith("# ")]  # not a user's own recipe
+    headed = [path for path in paths if path.read_text(encoding="utf-8").startswith("# Method: ")]  # not a user's own
     methods = [read_method(path, path.relative_to(configs.parent).as_posix()) for path in headed]
     return sorted(methods, key=lambda method: GROUPS.index(method.group))
 
@@ -99,10 +98,7 @@ def read_method(path: Path, recipe: str) -> Method:
     """The method in the header of one recipe; ``recipe`` is its name in the catalogue."""
     fields = read_header(path)
     if fields["Group"] not in GROUPS:
-        raise HeaderError(
-            f"{path}: found the group {fields['Group']!r}; expected one of: {'; '.join(GROUPS)}; "
-            f"nearest: {_nearest(fields['Group'], GROUPS)}"
-        )
+        raise HeaderError(f"{path}: found the group {fields['Group']!r}; expected one of: {'; '.join(GROUPS)}")
     deviation = fields.pop("Deviation")
     names = {name: name.lower().replace(" ", "_") for name in fields} | {"Method": "name"}
     values = {names[name]: value for name, value in fields.items()}
@@ -119,27 +115,17 @@ def read_header(path: Path) -> dict[str, str]:
     for line_number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.startswith("#"):
             break
-        name, colon, text = line.removeprefix("# ").partition(": ")
+        name, _, text = line.removeprefix("# ").partition(": ")
         if line.startswith(_CONTINUED) and fields:
             fields[next(reversed(fields))] += " " + line.removeprefix(_CONTINUED).strip()
-        elif not colon or name not in FIELDS:
+        elif name in fields or not text.strip():
             raise HeaderError(
-                f"{path}:{line_number}: found {line!r}; expected '# FIELD: text' with a FIELD of {', '.join(FIELDS)}, "
-                "or a line that begins with '#' and three spaces and continues the last field; "
-                f"nearest: {_nearest(name, FIELDS)}"
+                f"{path}:{line_number}: found {line!r}; expected '# FIELD: text', each field once, or a line that "
+                "begins with '#' and three spaces and continues the last field"
             )
-        elif name in fields:
-            raise HeaderError(f"{path}:{line_number}: found {name} twice; expected each field once")
         else:
             fields[name] = text.strip()
-    missing = [name for name in FIELDS if name not in OPTIONAL and not fields.get(name)]
-    if missing:
-        present = ", ".join(fields) or "no header"
-        raise HeaderError(f"{path}: found {present}; expected also {missing[0]}; add the line '# {missing[0]}: ...'")
-    if list(fields) != [name for name in FIELDS if name in fields]:
-        raise HeaderError(f"{path}: found the fields {', '.join(fields)}; expected the order {', '.join(FIELDS)}")
+    expected = [name for name in FIELDS if name in fields or name not in OPTIONAL]
+    if list(fields) != expected:
+        raise HeaderError(f"{path}: found the fields {', '.join(fields)}; expected {', '.join(expected)} in this order")
     return fields
-
-
-def _nearest(text: str, choices: tuple[str, ...]) -> str:
-    return difflib.get_close_matches(text, choices, n=1, cutoff=0)[0]

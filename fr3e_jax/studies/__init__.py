@@ -1,1 +1,1 @@
-"""Readers of stored runs: analyses, reports, and the laboratory. The trainer never imports this folder."""
+"""Readers of stored runs: analyses and reports. The trainer never imports this folder."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from functools import partial
 
 from fr3e_jax.cli.arguments import declare_training
 from fr3e_jax.cli.parser import Verb
@@ -11,19 +11,14 @@ from fr3e_jax.configuration import Config
 from fr3e_jax.stores.reading import Place
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Start a run, or resume one; return the exit code.
-
-    Raises:
-      ConfigError: there is no run to resume, or a new run would overwrite another.
-    """
-    return start_or_resume(arguments, "rft", _rft)
-
-
 def _rft(config: Config, run_dir: Place | None, resume: bool) -> int:
     from fr3e_jax.verbs.supervised.rejection_sampling import rft
 
     return rft(config, run_dir, resume)
 
 
-VERB = Verb("fr3e rft configs/methods/rft_branching_factor.yaml rft.iterations=2", declare_training, run)
+VERB = Verb(
+    "fr3e rft configs/methods/rft_branching_factor.yaml rft.iterations=2",
+    declare_training,
+    partial(start_or_resume, "rft", _rft),
+)

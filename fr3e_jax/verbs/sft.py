@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from functools import partial
 
 from fr3e_jax.cli.arguments import declare_training
 from fr3e_jax.cli.parser import Verb
@@ -11,19 +11,12 @@ from fr3e_jax.configuration import Config
 from fr3e_jax.stores.reading import Place
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Start a run, or resume one; return the exit code.
-
-    Raises:
-      ConfigError: there is no run to resume, or a new run would overwrite another.
-    """
-    return start_or_resume(arguments, "sft", _sft)
-
-
 def _sft(config: Config, run_dir: Place | None, resume: bool) -> int:
     from fr3e_jax.verbs.supervised.demonstrations import sft
 
     return sft(config, run_dir, resume)
 
 
-VERB = Verb("fr3e sft configs/demo_fr3e.yaml sft.output=my_start", declare_training, run)
+VERB = Verb(
+    "fr3e sft configs/demo_fr3e.yaml sft.output=my_start", declare_training, partial(start_or_resume, "sft", _sft)
+)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from functools import partial
 
 from fr3e_jax.cli.arguments import declare_training
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import start_or_resume
 from fr3e_jax.configuration import Config
 from fr3e_jax.stores.reading import Place
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Start a run, or resume one; return the exit code.
-
-    Raises:
-      ConfigError: there is no run to resume, or a new run would overwrite another.
-    """
-    return start_or_resume(arguments, "train", _train)
 
 
 def _train(config: Config, run_dir: Place | None, resume: bool) -> int:
@@ -29,5 +20,7 @@ def _train(config: Config, run_dir: Place | None, resume: bool) -> int:
 
 
 VERB = Verb(
-    "fr3e train configs/demo_fr3e.yaml explore.num_anchors=2 optimizer.learning_rate=3e-4", declare_training, run
+    "fr3e train configs/demo_fr3e.yaml explore.num_anchors=2 optimizer.learning_rate=3e-4",
+    declare_training,
+    partial(start_or_resume, "train", _train),
 )

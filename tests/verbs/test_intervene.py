@@ -15,7 +15,7 @@ from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts
-from fr3e_jax.studies.laboratory.intervene import InterventionPlan, SampledResponse, choose, replaced
+from fr3e_jax.verbs.interventions import InterventionPlan, SampledResponse, choose, replaced
 
 
 @pytest.fixture
