@@ -183,7 +183,10 @@ def saved_config(run_dir: Path) -> Path:
 
 
 def locate_policy(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
-    """Settings and run of ``RECIPE [--run RUN_DIR]``, or of a run or a model in place of the recipe."""
+    """Settings and run of ``RECIPE [--run RUN_DIR]``, or of a run or a model in place of the recipe.
+
+    The run's model settings win over the recipe's. Without a run: None.
+    """
     source, folder = arguments.recipe, existing(arguments.recipe)
     if arguments.run is None and (folder / CONFIG_FILE).is_file():
         arguments = argparse.Namespace(**vars(arguments) | {"recipe": str(folder / CONFIG_FILE), "run": source})
@@ -192,11 +195,6 @@ def locate_policy(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
         from_hub = is_id(source) and source.partition("/")[0] not in folders
         if from_hub or (folder / "config.json").is_file():
             return default_config([f"model.path={source}", *arguments.overrides]), None
-    return locate_weights(arguments)
-
-
-def locate_weights(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
-    """Settings, and the directory of ``--run`` or None. The run's model settings win over the recipe's."""
     run_dir = None if arguments.run is None else run_to_read(arguments.run, checkpoints=True)
     return settings_of_run(arguments.recipe, arguments.overrides, run_dir), run_dir
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fr3e_jax.cli.arguments import declare_print_config, declare_run_to_read, on_this_machine, positive
 from fr3e_jax.cli.parser import Verb
-from fr3e_jax.cli.run_selection import locate_weights, print_config
+from fr3e_jax.cli.run_selection import locate_policy, print_config
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import write_findings
 from fr3e_jax.studies.printing import print_tables
@@ -44,7 +44,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replace tokens, print the table, write the files; return the exit code."""
-    config, run_dir = locate_weights(arguments)
+    config, run_dir = locate_policy(arguments)
     if print_config(arguments, config):
         return 0
     from fr3e_jax.verbs.interventions import InterventionPlan, intervene, read_groups
