@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -45,11 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not folder.is_dir():
         raise ConfigError(f"found no folder {folder}; expected one that holds run directories: fr3e runs DIR")
     listed = overview(folder)
-    if arguments.unfold or (len(listed) == 1 and isinstance(listed[0], SweepOverview)):
-        listed = list(_unfolded(listed))
-    if arguments.state:
-        runs = [run for entry in listed for run in (entry.runs if isinstance(entry, SweepOverview) else (entry,))]
-        listed = [run for run in runs if run.state == arguments.state]
+    if arguments.unfold or arguments.state or len(listed) == 1:
+        listed = [run for entry in listed for run in entry.runs if arguments.state in (None, run.state)]
     listed = _sorted(listed, arguments.sort)
     if arguments.json:
         print(json.dumps(as_json(listed), indent=2))
@@ -61,17 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _unfolded(listed: Iterable[Listed]) -> Iterable[RunOverview]:
-    for entry in listed:
-        yield from entry.runs if isinstance(entry, SweepOverview) else (entry,)
-
-
 def _sorted(listed: Sequence[Listed], by: str) -> list[Listed]:
     def key(entry: Listed) -> float:
-        runs = entry.runs if isinstance(entry, SweepOverview) else (entry,)
         if by == "after":
-            return max((_NEVER if run.after is None else run.after for run in runs), default=_NEVER)
-        return sum(run.sampled_tokens for run in runs) if by == "tokens" else entry.changed
+            return max((_NEVER if run.after is None else run.after for run in entry.runs), default=_NEVER)
+        return sum(run.sampled_tokens for run in entry.runs) if by == "tokens" else entry.changed
 
     return sorted(listed, key=lambda entry: entry.path) if by == "name" else sorted(listed, key=key, reverse=True)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Curve:
     @classmethod
     def of(cls, points: Mapping[int, Any]) -> Curve:
         """From step -> value; values that are no finite numbers are left out."""
-        steps = sorted(step for step, value in points.items() if _is_finite(value))
+        steps = sorted(step for step, value in points.items() if is_finite(value))
         return cls(np.array(steps, int), np.array([points[step] for step in steps], float))
 
 
@@ -118,11 +118,11 @@ def run_curves(records: Sequence[Mapping[str, Any]], *, epochs: int = 1) -> RunC
     steps = sorted(training)
     spent: dict[str, dict[int, float]] = {"step": {0: 0.0} | {step: float(step) for step in steps}}
     for axis, key in _PER_STEP.items():
-        if steps and all(_is_finite(training[step].get(key)) for step in steps):
+        if steps and all(is_finite(training[step].get(key)) for step in steps):
             sums = np.cumsum([float(training[step][key]) for step in steps])
             spent[axis] = {0: 0.0} | dict(zip(steps, sums.tolist(), strict=True))
     for axis in _TOTALS:
-        if steps and all(_is_finite(training[step].get(axis)) for step in steps):
+        if steps and all(is_finite(training[step].get(axis)) for step in steps):
             spent[axis] = {0: 0.0} | {step: float(training[step][axis]) for step in steps}
     curves = _by_metric(training)
     shares, totals = _shares_of_prompts(training)
@@ -130,7 +130,7 @@ def run_curves(records: Sequence[Mapping[str, Any]], *, epochs: int = 1) -> RunC
     if (wasted := _wasted(training, steps, epochs)) is not None:
         curves[WASTED] = wasted
     totals |= {axis: totals_of[max(totals_of)] for axis, totals_of in spent.items()}
-    if steps and all(_is_finite(training[step].get("compile/seconds")) for step in steps):
+    if steps and all(is_finite(training[step].get("compile/seconds")) for step in steps):
         totals["compile_seconds"] = sum(float(training[step]["compile/seconds"]) for step in steps)
     held_out = {name if is_score(name) else EVAL + name: curve for name, curve in _by_metric(evaluated).items()}
     return RunCurves(spent, held_out, curves, totals)
@@ -147,7 +147,7 @@ def _shares_of_prompts(training: Mapping[int, Mapping[str, Any]]) -> tuple[dict[
     names = (ALL_RIGHT, ALL_WRONG, MIXED)
     counts: dict[int, list[Any]]
     counts = {step: [r.get(f"base_groups/{name}") for name in names] for step, r in training.items()}
-    graded = {step: row for step, row in counts.items() if all(_is_finite(count) for count in row) and sum(row)}
+    graded = {step: row for step, row in counts.items() if all(is_finite(count) for count in row) and sum(row)}
     if not graded:
         return {}, {}
     table = np.array(list(graded.values()), float)
@@ -161,7 +161,7 @@ def _shares_of_prompts(training: Mapping[int, Mapping[str, Any]]) -> tuple[dict[
 
 def _wasted(training: Mapping[int, Mapping[str, Any]], steps: Sequence[int], epochs: int) -> Curve | None:
     keys = ("tokens/sampled_tokens", "tokens/loss_tokens")
-    if not steps or not all(_is_finite(training[step].get(key)) for step in steps for key in keys):
+    if not steps or not all(is_finite(training[step].get(key)) for step in steps for key in keys):
         return None
     sampled, trained = (np.cumsum([float(training[step][key]) for step in steps]) for key in keys)
     if not sampled[-1]:
@@ -199,5 +199,6 @@ def metric_label(name: str) -> str:
     }.get(name, f"{name}, held-out" if is_score(name) else row.label if row and row.label else name)
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> TypeGuard[int | float]:
+    """Return whether a recorded value is a number, neither NaN nor infinite."""
     return isinstance(value, int | float) and math.isfinite(value)

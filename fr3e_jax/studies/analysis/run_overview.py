@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from fr3e_jax.configuration.provenance import CONFIG_FILE, PROVENANCE_FILE
 from fr3e_jax.runs.run_directory import STATUS, RunDirectory, check_format
 from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.stored_json import DamagedRecord, read_record
+from fr3e_jax.studies.analysis.run_curves import is_finite
 from fr3e_jax.studies.analysis.run_groups import SWEEP_FILE
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
@@ -53,6 +53,11 @@ class RunOverview:
     """The score of the newest evaluation; None if only the start was evaluated."""
     changed: float
     """Time of the last change of its files, in seconds since 1970."""
+
+    @property
+    def runs(self) -> tuple[RunOverview, ...]:
+        """The run itself, as a sweep has its runs."""
+        return (self,)
 
 
 @dataclass(frozen=True)
@@ -163,8 +168,8 @@ def _scores(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, float | None
         return "", None, None
     first, last = evaluations[0], evaluations[-1]
     name = score_name(last)
-    values = [_finite(record.get(name)) for record in (first, last)]
-    return name, values[0] if first["step"] == 0 else None, values[1] if last["step"] else None
+    before, after = (float(record[name]) if is_finite(record.get(name)) else None for record in (first, last))
+    return name, before if first["step"] == 0 else None, after if last["step"] else None
 
 
 def score_name(metrics: Iterable[str]) -> str:
@@ -174,10 +179,6 @@ def score_name(metrics: Iterable[str]) -> str:
         name for kind in _SCORES for name in metrics if name == kind or (kind[-1] == "@" and name.startswith(kind))
     )
     return next(names, "")
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _changed(path: Path) -> float:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, TypedDict, TypeGuard
+from typing import Any, TypedDict
 
 from fr3e_jax.runs.run_state import run_state
-from fr3e_jax.studies.analysis.run_curves import FINAL_SHARE
+from fr3e_jax.studies.analysis.run_curves import FINAL_SHARE, is_finite
 from fr3e_jax.studies.analysis.run_overview import run_overview, score_name
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports.what_was_learned import changes
@@ -58,7 +58,7 @@ def headline(run: StoredRun, change_errors: Mapping[str, float] | None = None) -
 def facts(run: StoredRun) -> list[tuple[str, str]]:
     """The run in pairs: method, model, task, start, duration, code. Unknown ones are left out."""
     settings, origin = run.settings, run.provenance
-    seconds = [record["wall_seconds"] for record in run.training if _finite(record.get("wall_seconds"))]
+    seconds = [record["wall_seconds"] for record in run.training if is_finite(record.get("wall_seconds"))]
     wall = (run.summary or {}).get("wall_seconds") or (seconds[-1] if seconds else None)
     checkout: Mapping[str, Any] = origin.get("git") or {}
     commit = checkout.get("commit")
@@ -67,7 +67,7 @@ def facts(run: StoredRun) -> list[tuple[str, str]]:
         ("model", _model(settings)),
         ("task", str(settings.get("data.task") or "")),
         ("started", str(origin.get("time") or "")[:16].replace("T", " ")),
-        ("took", duration(wall) if _finite(wall) else ""),
+        ("took", duration(wall) if is_finite(wall) else ""),
         ("on", str(origin.get("device_kind") or origin.get("platform") or "")),
         ("code", str(commit)[:10] if commit else ""),
     ]
@@ -125,8 +125,8 @@ def verdict(training: Records, evaluations: Records, change_errors: Mapping[str,
 
 def _score_clause(training: Records, evaluations: Records, change_errors: Mapping[str, float]) -> str:
     """How the held-out score moved; without evaluations, the reward or the loss."""
-    name = score_name(key for record in reversed(evaluations) for key, value in record.items() if _finite(value))
-    scored = [record for record in evaluations if _finite(record.get(name))]
+    name = score_name(key for record in reversed(evaluations) for key, value in record.items() if is_finite(value))
+    scored = [record for record in evaluations if is_finite(record.get(name))]
     if len(scored) > 1:
         before, after = scored[0][name], scored[-1][name]
         step = f" at step {scored[-1]['step']}"
@@ -156,7 +156,7 @@ def _score_clause(training: Records, evaluations: Records, change_errors: Mappin
 def _error(record: Mapping[str, Any], name: str) -> float:
     """The standard error of a mean over held-out problems, as large as it can be; 0 for an unknown number of them."""
     share, problems = min(1.0, max(0.0, record[name])), record.get("prompts")
-    return math.sqrt(share * (1 - share) / problems) if _finite(problems) and problems else 0.0
+    return math.sqrt(share * (1 - share) / problems) if is_finite(problems) and problems else 0.0
 
 
 def _percent(share: float) -> str:
@@ -177,7 +177,7 @@ def alerts(training: Records, evaluations: Records) -> Iterator[Alert]:
     clipped = (_last(training, "clip/low") or 0) + (_last(training, "clip/high") or 0)
     if clipped > MOST_CLIPPED:
         yield _chart(f"{clipped:.0%} of the trained tokens are clipped: the updates are large", "clip/low")
-    rates = [record["learning_rate"] for record in training if _finite(record.get("learning_rate"))]
+    rates = [record["learning_rate"] for record in training if is_finite(record.get("learning_rate"))]
     if rates and 2 * rates.count(0) > len(rates):
         yield _chart(f"the learning rate is 0 in {rates.count(0)} of {len(rates)} steps", "learning_rate")
     failed = sum(_total(training, name) for name in TROUBLE) + _total(evaluations, "not_graded")
@@ -214,7 +214,7 @@ def _weak_responses(training: Records, evaluations: Records) -> Iterator[Alert]:
     if silent > MOST_WITHOUT_ANSWER:
         yield _chart(f"{silent:.0%} of the responses have no answer", "verifier/no_answer")
     held_out = evaluations[-1].get("no_answer") if evaluations else None
-    if _finite(held_out) and held_out > MOST_WITHOUT_ANSWER:
+    if is_finite(held_out) and held_out > MOST_WITHOUT_ANSWER:
         text = f"{held_out:.0%} of the held-out responses have no answer, step {evaluations[-1]['step']}"
         yield {"text": text, "place": {"view": "held-out"}}
     finished = _last(training, "length/finished")
@@ -236,7 +236,7 @@ _ENDED = {"failed": "failed", "interrupted": "was interrupted", "stopped": "was 
 def progress(run: StoredRun) -> list[tuple[str, str]]:
     """Steps and sampled tokens so far, with their limits, and the time left at the pace of late."""
     row = run_overview(run.directory.path)
-    recent = [r for r in run.training if _finite(r.get("wall_seconds"))][-PACE_STEPS:]
+    recent = [r for r in run.training if is_finite(r.get("wall_seconds"))][-PACE_STEPS:]
     left: list[float] = []
     if row.state == "running" and len(recent) > 1:
         seconds = recent[-1]["wall_seconds"] - recent[0]["wall_seconds"]
@@ -257,7 +257,7 @@ def _of(count: float, limit: float | None) -> str:
 
 def levels(records: Records, name: str) -> tuple[float | None, float | None]:
     """The first and the last level of a metric; None without two steps that have it."""
-    values = [record[name] for record in records if _finite(record.get(name))]
+    values = [record[name] for record in records if is_finite(record.get(name))]
     if len(values) < 2:
         return None, None
     count = math.ceil(FINAL_SHARE * len(values))
@@ -266,7 +266,7 @@ def levels(records: Records, name: str) -> tuple[float | None, float | None]:
 
 def _last(records: Records, name: str) -> float | None:
     """The last level of a metric; the value itself if only one step has it."""
-    values = [record[name] for record in records if _finite(record.get(name))]
+    values = [record[name] for record in records if is_finite(record.get(name))]
     return levels(records, name)[1] if len(values) > 1 else values[0] if values else None
 
 
@@ -276,10 +276,6 @@ def _total(records: Records, name: str) -> float:
 
 def _chart(text: str, metric: str) -> Alert:
     return {"text": text, "place": {"view": "curves", "metric": metric}}
-
-
-def _finite(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _is_broken(value: Any) -> bool:

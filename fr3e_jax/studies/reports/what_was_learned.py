@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fr3e_jax.studies.analysis.run_curves import FINAL_SHARE
+from fr3e_jax.studies.analysis.run_curves import FINAL_SHARE, is_finite
 
 SURE = 3.0  # standard errors of a change that is no chance
 FEWEST_STEPS = 6  # of a curve that has a course
@@ -43,8 +43,7 @@ def half_change(training: Sequence[Mapping[str, Any]], metric: str) -> int | Non
 
     None if its first and last tenth do not clearly differ, measured by the noise between neighbouring steps.
     """
-    points = [(r["step"], r[metric]) for r in training if isinstance(r.get(metric), int | float)]
-    points = [(step, value) for step, value in points if math.isfinite(value)]
+    points = [(r["step"], r[metric]) for r in training if is_finite(r.get(metric))]
     if len(points) < FEWEST_STEPS:
         return None
     values = np.array([value for _, value in points], np.float64)
