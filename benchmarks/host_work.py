@@ -35,7 +35,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from fr3e_jax.cluster.processes import digest
+from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration.schema import LossConfig
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, sampled_branch
@@ -91,19 +91,17 @@ def sampled(codec: TextCodec, count: int) -> list[Rollout]:
     lanes = LANES[0] * LANES[1]
     waves, tokens = [], SampledTokens(*LANES)
     for n in range(0, count, lanes):
-        waves.append([np.ascontiguousarray(a[n : n + lanes].T) for a in figures])
+        chunks = [a[n : n + lanes].reshape(*LANES, -1, CHUNK) for a in figures]
+        waves.append([np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in chunks])
     return measured("harvest", lambda: [one for wave in waves for one in _harvested(tokens, wave)])
 
 
 def _harvested(tokens: SampledTokens, wave: list[np.ndarray]) -> list[Rollout]:
-    """The rollouts of all lanes, whose tokens arrive a chunk at a time; arrays ``[T, lanes]``."""
-    every = np.ones(LANES, bool)
-    emitted = np.broadcast_to(every, (CHUNK, *LANES))
+    """The rollouts of all lanes, whose tokens arrive a chunk at a time; arrays ``[chunks, slots, lanes, CHUNK]``."""
+    every, counts = np.ones(LANES, bool), np.full(LANES, CHUNK, np.int32)
     tokens.start(every)
-    for start in range(0, TOKENS, CHUNK):
-        tokens.make_room(TOKENS)
-        chunk = (array[start : start + CHUNK].reshape(CHUNK, *LANES) for array in wave)
-        tokens.take(Emitted(emitted, *chunk, ~emitted))
+    for chunk in zip(*wave, strict=True):
+        tokens.take(Emitted(counts, ~every, 0 * counts, *chunk), every)
     return tokens.cut(every, every, tokens.generated.reshape(-1))
 
 
@@ -112,7 +110,7 @@ def record(number: int, own: Rollout, text: str) -> RolloutRecord:
     fields |= {"prompt_ids": own.token_ids[:PROMPT], "reward": 1.0, "finished": True, "base": number % GROUP}
     return RolloutRecord(
         id=f"1/{number}",
-        token_ids=own.token_ids,
+        token_ids=np.asarray(own.token_ids),
         logprobs=own.logprobs,
         entropies=own.entropies,
         response=text,
@@ -173,7 +171,7 @@ def main() -> None:
     groups = prompt_groups(rollouts)
     measured("metrics", lambda: (rollout_metrics(groups, []), moments(entropies_of(groups)[::processes])))
     batch = measured("advantages", lambda: trunks(groups))
-    measured("compare", lambda: compared(batch, rollouts) if processes > 1 else None)
+    measured("compare", lambda: compared(batch, rollouts, Processes(0, processes)) if processes > 1 else None)
     advantages = [branch.advantages for trunk in batch for branch in trunk.branches]
     measured("metrics 2", lambda: (batch_metrics(batch, 1), moments(advantages[::processes])))
     update(batch, processes)
@@ -183,9 +181,10 @@ def main() -> None:
     measured("load", lambda: _loaded(saved))
 
 
-def compared(batch: list[TrainingTrunk], rollouts: list[Rollout]) -> list[str]:
+def compared(batch: list[TrainingTrunk], rollouts: list[Rollout], processes: Processes) -> list[dict[str, str]]:
     """What `Processes.exchange` computes of a step's verdicts and of its full batch."""
-    return [digest([own.token_ids for own in rollouts]), *map(digest, of_batch(batch).values())]
+    decisions = {"sampled_tokens": [own.token_ids for own in rollouts], **of_batch(batch)}
+    return [processes._digests(decision) for decision in decisions.values()]
 
 
 def update(batch: list[TrainingTrunk], processes: int) -> None:

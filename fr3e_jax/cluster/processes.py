@@ -62,22 +62,32 @@ class Processes:
         Args:
           point: name of the point in the run, for messages, such as ``"step 3, first return"``.
           content: JSON content, which may differ between processes.
-          decisions: values that must be equal: NumPy arrays, JSON content, or lists of arrays.
+          decisions: values that must be equal: NumPy arrays, JSON content, or lists of arrays. Of a list of arrays
+            two processes compare each: it may be all tokens of a step.
 
         Raises:
           Divergence: a decision differs; the message shows the values.
         """
         if self.count == 1:
             return [content]
-        digests = {name: digest(value) for name, value in decisions.items()}
+        digests = {name: self._digests(value) for name, value in decisions.items()}
         messages = self.gather([point, digests, content])
         for name in digests:
-            points, values = {message[0] for message in messages}, {message[1].get(name) for message in messages}
-            if len(values) > 1 and points == {point}:
+            points, values = {message[0] for message in messages}, [message[1].get(name, {}) for message in messages]
+            differs = any(len({value[key] for value in values if key in value}) > 1 for key in set().union(*values))
+            if differs and points == {point}:
                 raise Divergence(_difference(point, name, self.gather(_text(decisions[name])[:_LARGEST_TEXT])))
         if len({message[0] for message in messages}) > 1:
             raise Divergence(_difference("the order of stages", "stage", [message[0] for message in messages]))
         return [message[2] for message in messages]
+
+    def _digests(self, value: Any) -> dict[str, str]:
+        """Digests to compare: of all, or of a list of arrays the lengths, this process's share and the next one's."""
+        if not isinstance(value, list) or not value or not hasattr(value[0], "__array__"):
+            return {"all": digest(value)}
+        shares = {self.index, (self.index + 1) % self.count}
+        of_shares = {str(share): digest(value[share :: self.count]) for share in shares}
+        return of_shares | {"lengths": digest([len(array) for array in value])}
 
     def agree(self, point: str, **decisions: Any) -> None:
         """`exchange` without content of one's own."""
@@ -185,8 +195,9 @@ def digest(value: Any) -> str:
 
 
 def _add(hashed: Any, value: Any) -> None:
-    if isinstance(value, np.ndarray):
-        checksum = crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+    if hasattr(value, "__array__"):
+        value = np.ascontiguousarray(value)
+        checksum = crc32(value.reshape(-1).view(np.uint8))
         hashed.update(f"{value.dtype}{value.shape}{checksum}".encode())
     elif isinstance(value, list | tuple):
         hashed.update(f"[{len(value)}".encode())

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 from tokenizers.decoders import ByteLevel
 
 from fr3e_jax.data.character_tokenizer import CharacterTokenizer, holds_character_tokenizer
@@ -382,7 +381,7 @@ class TextCodec:
 
     def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of ``ids``, without stop, padding and other special tokens unless ``special_tokens``."""
-        id_list = ids.tolist() if isinstance(ids, np.ndarray) else [int(i) for i in ids]
+        id_list = ids.tolist() if hasattr(ids, "tolist") else [int(i) for i in ids]
         if self._pieces is not None:
             pieces = self._pieces[special_tokens]
             try:

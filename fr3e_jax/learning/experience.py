@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.rollouts.sampled_tokens import LaneArray
 
 
 def _content(value: Any) -> Any:
     """JSON content of a field; an array is its type, its shape and its bytes: it may have millions of numbers."""
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray | LaneArray):
         return value.item() if isinstance(value, np.generic) else value
     little_endian = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
     return [value.dtype.name, list(value.shape), base64.b64encode(little_endian).decode("ascii")]
@@ -31,7 +32,7 @@ def _value(content: Any) -> Any:
 
 def _copied_arrays(carrier: TrainingBranch | TrainingTrunk) -> dict[str, np.ndarray]:
     values = {field.name: getattr(carrier, field.name) for field in fields(carrier)}
-    return {name: value.copy() for name, value in values.items() if isinstance(value, np.ndarray)}
+    return {name: value.copy() for name, value in values.items() if isinstance(value, np.ndarray | LaneArray)}
 
 
 @dataclass

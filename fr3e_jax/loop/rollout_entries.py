@@ -36,7 +36,7 @@ class Entry:
         """The record; without ``texts`` it has token ids alone."""
         rollout = self.rollout
         return RolloutRecord(
-            token_ids=rollout.token_ids,
+            token_ids=np.asarray(rollout.token_ids),
             logprobs=rollout.logprobs,
             entropies=rollout.entropies,
             finished=rollout.finished,

@@ -44,15 +44,35 @@ class Interruptions(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """Tokens of a chunk; all ``[n, B, N]``. Where ``emitted`` is false the other entries are meaningless."""
+    """Tokens of a chunk ``[B, N, n]``: a lane has ``counts`` of them, and its entries after these are meaningless."""
 
-    emitted: jax.Array
+    counts: jax.Array  # int32 [B, N]
+    stopped: jax.Array  # bool [B, N], the lane's last token is a stop token
+    ruined: jax.Array  # int32 [B, N], tokens of logits that are NaN or infinite; some of -inf are allowed
     token_ids: jax.Array
     logprobs: jax.Array
     entropies: jax.Array
     magnitudes: jax.Array
-    stopped: jax.Array  # the token is a stop token
-    routes: jax.Array | None = None  # [n, B, N, Q], the experts that the token passed, where they are recorded
+    routes: jax.Array | None = None  # [B, N, n, Q], the experts that the tokens passed, where they are recorded
+
+
+class Drawn(NamedTuple):
+    """Tokens of a step ``[B, N]``, or of all steps of a chunk ``[n, B, N]``, as in `Emitted`."""
+
+    active: jax.Array  # the lane emits the token
+    stopped: jax.Array
+    token_ids: jax.Array
+    logprobs: jax.Array
+    entropies: jax.Array
+    magnitudes: jax.Array
+    routes: jax.Array | None = None
+
+    def emitted(self) -> Emitted:
+        """The tokens of all steps, by lane."""
+        by_lane = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), self)
+        ruined = self.active & ~jnp.isfinite(self.entropies)
+        counts, ruined = (x.sum(axis=0, dtype=jnp.int32) for x in (self.active, ruined))
+        return Emitted(counts, (self.active & self.stopped).any(axis=0), ruined, *by_lane[2:])
 
 
 def prefill(
@@ -193,7 +213,7 @@ class _Chunk(NamedTuple):
     recorded: bool
 
 
-def _draw(chunk: _Chunk, state: DecodeState, uniforms: jax.Array, reading: _Reading | None) -> Emitted:
+def _draw(chunk: _Chunk, state: DecodeState, uniforms: jax.Array, reading: _Reading | None) -> Drawn:
     """The next token of every lane, from the hidden states in the state."""
     s, shape = state.settings, state.active.shape
 
@@ -211,7 +231,7 @@ def _draw(chunk: _Chunk, state: DecodeState, uniforms: jax.Array, reading: _Read
     if reading is not None:
         last = reading.table.shape[0] - 2
         stopped = (reading.tool_written < 0) & (stopped | (reading.after(draw.token_ids) >= last))
-    return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped)
+    return Drawn(state.active, stopped, draw.token_ids, draw.logprobs, draw.entropies, magnitudes)
 
 
 def _own_cache(
@@ -251,12 +271,12 @@ def _own_cache(
 
 def _one_step(
     chunk: _Chunk, state: DecodeState, window: _Window, uniforms, turns, reading: _Reading | None
-) -> tuple[DecodeState, _Window, Emitted]:
+) -> tuple[DecodeState, _Window, Drawn]:
     """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
     s = state.settings
-    emitted = _draw(chunk, state, uniforms, reading)
+    drawn = _draw(chunk, state, uniforms, reading)
     cache = _own_cache(chunk.network.windows, state, chunk.ring, chunk.base, window)
-    inputs = emitted.token_ids, turns, cache, state.trunks.layers, s.fork
+    inputs = drawn.token_ids, turns, cache, state.trunks.layers, s.fork
     hidden, layers, routes = chunk.network.decode(*inputs, chunk.layout)
     hidden = jnp.where(state.active[..., None], hidden, state.hidden)
     if window.hidden is not None:
@@ -267,10 +287,10 @@ def _one_step(
     state = state._replace(
         hidden=hidden,
         generated=generated,
-        active=state.active & ~emitted.stopped & (generated < s.limit),
+        active=state.active & ~drawn.stopped & (generated < s.limit),
         column=state.column + 1,
     )
-    return state, window._replace(layers=layers), emitted._replace(routes=routes if chunk.recorded else None)
+    return state, window._replace(layers=layers), drawn._replace(routes=routes if chunk.recorded else None)
 
 
 def decode_chunk(
@@ -300,10 +320,10 @@ def decode_chunk(
         return jnp.zeros((steps, *state.active.shape), dtype)
 
     f32 = jnp.float32
-    nothing = Emitted(empty(bool), empty(jnp.int32), empty(f32), empty(f32), empty(f32), empty(bool))
+    nothing = Drawn(empty(bool), empty(bool), empty(jnp.int32), empty(f32), empty(f32), empty(f32))
     if recorded:
         count = sum(network.sparse) * network.experts_per_token
-        nothing = nothing._replace(routes=jnp.zeros((*nothing.emitted.shape, count), network.routes_type))
+        nothing = nothing._replace(routes=jnp.zeros((*nothing.active.shape, count), network.routes_type))
     size = _window_size(state.capacity, steps)
     base = state.column // size * size
     chunk = _Chunk(network, head, layout, state.lanes, base, filtered, recorded)
@@ -333,4 +353,4 @@ def decode_chunk(
     start = (jnp.zeros((), jnp.int32), light, _open_window(state, base, size), states, nothing)
     _, light, window, _, out = jax.lax.while_loop(going, body, start)
     light = light._replace(lanes=state.lanes, lane_hidden=state.lane_hidden, column=light.column % state.capacity)
-    return _close_window(light, base, window), out
+    return _close_window(light, base, window), out.emitted()

@@ -250,7 +250,6 @@ class _SamplingCall:
         The cost of a step then follows the tokens of the longest branch so far.
         """
         needed = self._room_needed()
-        self.sampled.make_room(self.longest)  # memory is taken as it is written
         if needed <= self.state.capacity:
             return False
         self.state = self.programs.resize(self.state, capacity=self.engine.shapes.ring(needed, self.longest))
@@ -264,14 +263,17 @@ class _SamplingCall:
     def _take(self, emitted: Emitted, interruptions: Interruptions | None) -> None:
         """Take over as much of a chunk's tokens as the next chunk depends on, and free the lanes that ended."""
         check_finite(emitted)
-        tokens, steps = self.sampled.take(emitted)
+        tokens, steps = self.sampled.take(emitted, self.schedule.active)
         counts = self.engine.counts
         counts.chunks += 1
-        tool_tokens = 0 if interruptions is None else int((emitted.emitted & (interruptions.tool_written >= 0)).sum())
+        tool_tokens = 0
+        if interruptions is not None:
+            written = interruptions.tool_written >= 0
+            tool_tokens = int(written[np.arange(len(written))[:, None, None] < emitted.counts].sum())
         counts.sampled_tokens += tokens - tool_tokens
         counts.tool_tokens += tool_tokens
         counts.lane_steps += steps * self.schedule.branch.size
-        stopped = (emitted.stopped & emitted.emitted).any(axis=0)
+        stopped = emitted.stopped.copy()
         at_limit = self.sampled.generated >= self.schedule.limits[self.schedule.branch]
         if interruptions is not None:
             called = self.pauses.take(emitted, interruptions.tool_written)
@@ -316,10 +318,9 @@ def go_on() -> None:
 
 def check_finite(emitted: Emitted) -> None:
     """Raise `NonFiniteLogits` unless every token of a chunk has an entropy; logits of −inf are allowed."""
-    ruined = emitted.emitted & ~np.isfinite(emitted.entropies)
-    if ruined.any():
+    if emitted.ruined.any():
         raise NonFiniteLogits(
-            f"the logits of {ruined.sum()} of {emitted.emitted.sum()} tokens are NaN or infinite; "
+            f"the logits of {emitted.ruined.sum()} of {emitted.counts.sum()} tokens are NaN or infinite; "
             "expected finite ones, or -inf for tokens that cannot be drawn"
         )
 

@@ -2,19 +2,72 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple, cast
+
 import numpy as np
 
 from fr3e_jax.programs.decode_steps import Emitted
 from fr3e_jax.rollouts.requests import Rollout
 
-_BRANCHES = 4  # of the longest, for which a lane has columns
+
+class _Chunk(NamedTuple):
+    """The tokens of a chunk of decode steps."""
+
+    counts: np.ndarray  # [slots, lanes], tokens of each lane
+    columns: list[np.ndarray]  # token ids, log-probs, entropies, magnitudes and perhaps routes, [slots, lanes, n, ...]
+
+
+class _LaneTokens:
+    """The tokens of one branch: they stay in the chunks of its lane until one of them is read."""
+
+    def __init__(self, chunks: list[_Chunk], slot: int, lane: int):
+        self._place = slot, lane
+        self._source: tuple[list[_Chunk], list[np.ndarray]] = chunks, []  # one attribute: threads may read at once
+
+    def column(self, number: int) -> np.ndarray:
+        chunks, columns = self._source
+        if chunks:
+            slot, lane = self._place
+            counts = [chunk.counts[slot, lane] for chunk in chunks]
+            by_chunk = [
+                [column[slot, lane, :count] for column in chunk.columns]
+                for chunk, count in zip(chunks, counts, strict=True)
+            ]
+            columns = [np.concatenate(stretches) for stretches in zip(*by_chunk, strict=True)]
+            self._source = [], columns
+        return columns[number]
+
+
+class LaneArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array of a sampled rollout; its values are copied out of the decoder's chunks when they are first read.
+
+    Every process has the chunks of all lanes, and reads the rollouts that it grades, trains on or stores. The length is
+    there without reading; for all else this is the NumPy array.
+    """
+
+    def __init__(self, tokens: _LaneTokens, column: int, length: int):
+        self._tokens, self._column, self._length = tokens, column, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._tokens.column(self._column), dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        return getattr(ufunc, method)(*map(np.asarray, inputs), **options)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._tokens.column(self._column)[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python's own questions, such as that for a copy
+            raise AttributeError(name)
+        return getattr(self._tokens.column(self._column), name)
 
 
 class SampledTokens:
-    """Tokens by slot and lane, with the sampler's figures for each.
-
-    The branches of a lane lie end to end in its columns, which are written once. So rollouts are views of them, and
-    nothing is copied when a branch ends. Columns that are full are left to their rollouts.
+    """Tokens by slot and lane, with the sampler's figures for each; nothing is copied when a branch ends.
 
     Args:
       slots, lanes: numbers of the decoder's slots and of the lanes in each.
@@ -22,101 +75,51 @@ class SampledTokens:
 
     def __init__(self, slots: int, lanes: int):
         self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the lane's current or last branch
-        kinds = (np.int32, np.float32, np.float32, np.float32)  # as the arrays of a Rollout
-        self._columns = [np.zeros((slots, lanes, 0), kind) for kind in kinds]  # and [..., Q], once a chunk has routes
-        self._first = np.zeros((slots, lanes), np.int64)  # column of the first token of the lane's current branch
-        self._unwritten: tuple[Emitted, np.ndarray] | None = None  # the last chunk, and the columns that it begins at
-        self._last = self._columns, self._first  # of the branches that the last chunk ended
+        self._chunks: list[_Chunk] = []  # from that on in which the oldest current branch began
+        self._dropped = 0  # chunks before these
+        self._first = np.zeros((slots, lanes), np.int64)  # number of the chunk in which the current branch began
+        self._last = self._first  # of the branches that the last chunk ended
 
     def start(self, lanes: np.ndarray) -> None:
         """Begin new branches in ``lanes``, bool ``[slots, lanes]``; `cut` still works for the old until `take`."""
-        self._first = np.where(lanes, self._first + self.generated, self._first)  # new arrays: the old may be read
+        self._first = np.where(lanes, self._dropped + len(self._chunks), self._first)
         self.generated = np.where(lanes, 0, self.generated)
 
-    def make_room(self, tokens: int) -> None:
-        """Make room for branches of ``tokens`` tokens in every lane; what they do not fill takes no memory."""
-        if self._first.max() + tokens <= self._columns[0].shape[2]:
-            return
-        self._write()
-        current = [*zip(*np.nonzero(self.generated), strict=True)]
-        fresh = [_empty_columns(column, _BRANCHES * tokens) for column in self._columns]
-        for old, new in zip(self._columns, fresh, strict=True):
-            for slot, lane in current:
-                start, count = self._first[slot, lane], self.generated[slot, lane]
-                new[slot, lane, :count] = old[slot, lane, start : start + count]
-        self._columns, self._first = fresh, np.zeros_like(self._first)
-
-    def take(self, emitted: Emitted) -> tuple[int, int]:
+    def take(self, emitted: Emitted, active: np.ndarray) -> tuple[int, int]:
         """Take over a chunk's tokens; return the number of tokens, and of steps that the chunk took.
 
-        A lane emits tokens in the first steps of a chunk and none in the steps after.
+        Args:
+          emitted: the chunk.
+          active: bool ``[slots, lanes]``, the lanes that have a branch.
         """
-        self._write()
-        counts = emitted.emitted.sum(axis=0)
-        self._unwritten = emitted, self._first + self.generated
-        self._last = self._columns, self._first
+        counts, columns = emitted.counts, [column for column in emitted[3:] if column is not None]
+        steps = int(counts.max())
+        if 2 * steps < columns[0].shape[2]:  # most of the chunk is empty
+            columns = [column[:, :, :steps].copy() for column in columns]
+        oldest = int(self._first[active].min()) - self._dropped
+        self._chunks = [*self._chunks[oldest:], _Chunk(counts, columns)]
+        self._dropped, self._last = self._dropped + oldest, self._first
         self.generated = self.generated + counts
-        return int(counts.sum()), int(counts.max())
-
-    def _write(self) -> None:
-        """Append the last chunk's tokens to those of the lanes; done late, so that the next chunk need not wait."""
-        if self._unwritten is None:
-            return
-        (emitted, before), self._unwritten = self._unwritten, None
-        counts = emitted.emitted.sum(axis=0).reshape(-1)
-        lanes, steps, room = np.flatnonzero(counts), len(emitted.emitted), self._columns[0].shape[2]
-        first = lanes * room + before.reshape(-1)[lanes]
-        full = counts[lanes] == steps
-        ended = [*zip(lanes[~full], first[~full], counts[lanes[~full]], strict=True)]
-        for column, fresh in zip(self._columns[:4], emitted[1:5], strict=True):
-            by_lane, flat = fresh.reshape(steps, -1).T, column.reshape(-1)
-            if full.any():
-                _stretches(flat, steps)[first[full]] = by_lane[lanes[full]]
-            for lane, start, count in ended:
-                flat[start : start + count] = by_lane[lane, :count]
-        if emitted.routes is not None:
-            self._write_routes(emitted.routes, [*zip(lanes, first, counts[lanes], strict=True)])
-
-    def _write_routes(self, fresh: np.ndarray, places: list[tuple[int, int, int]]) -> None:
-        """Append a chunk's routes ``[n, slots, lanes, Q]``; ``places``: lane, its first place among all, and tokens."""
-        steps, kinds = len(fresh), fresh.shape[-1]
-        if len(self._columns) == 4:
-            self._columns.append(np.zeros((*self._columns[0].shape, kinds), fresh.dtype))
-        by_lane, flat = fresh.reshape(steps, -1, kinds), self._columns[4].reshape(-1, kinds)
-        for lane, start, count in places:
-            flat[start : start + count] = by_lane[:count, lane]
+        return int(counts.sum()), steps
 
     def cut(self, over: np.ndarray, stopped: np.ndarray, lengths: np.ndarray) -> list[Rollout]:
         """The rollouts in the lanes of ``over``, in row-major order.
 
-        Call it before `take` of the chunk after their last. Their arrays are views of the lanes' columns: copy what
-        outlives the rollouts of its step.
+        Call it before `take` of the chunk after their last. Their arrays are `LaneArray`, and hold the chunks until
+        they are read: copy what outlives the rollouts of its step.
 
         Args:
           over: bool ``[slots, lanes]``, the lanes to cut.
           stopped: bool ``[slots, lanes]``, the lanes that a stop token ended.
           lengths: tokens of each, `generated` in the lanes of ``over``.
         """
-        self._write()
-        columns, first = self._last
-        places = zip(*np.nonzero(over), first[over].tolist(), lengths, stopped[over].tolist(), strict=True)
-        return [
-            _rollout([column[slot, lane, start : start + length] for column in columns], finished)
-            for slot, lane, start, length, finished in places
+        first = (self._last[over] - self._dropped).tolist()
+        places = zip(*np.nonzero(over), first, lengths.tolist(), stopped[over].tolist(), strict=True)
+        return [self._rollout(*place) for place in places]
+
+    def _rollout(self, slot: int, lane: int, first: int, length: int, finished: bool) -> Rollout:
+        tokens = _LaneTokens(self._chunks[first:], slot, lane)
+        arrays = [
+            cast(np.ndarray, LaneArray(tokens, column, length)) for column in range(len(self._chunks[-1].columns))
         ]
-
-
-def _rollout(columns: list[np.ndarray], finished: bool) -> Rollout:
-    routes = columns[4] if len(columns) > 4 else None
-    return Rollout(*columns[:4], finished=finished, routes=routes)
-
-
-def _stretches(flat: np.ndarray, length: int) -> np.ndarray:
-    """A view ``[n - length + 1, length]`` of an array ``[n]``: row i holds what begins at i. Rows are copied whole."""
-    return np.ndarray((len(flat) - length + 1, length), flat.dtype, flat, strides=2 * flat.strides)
-
-
-def _empty_columns(like: np.ndarray, room: int) -> np.ndarray:
-    """Columns ``[slots, lanes, room, ...]``; memory of zeros is taken only as it is written."""
-    slots, lanes, _, *kinds = like.shape
-    return np.zeros((slots, lanes, room, *kinds), like.dtype)
+        return Rollout(*arrays[:4], finished=finished, routes=arrays[4] if len(arrays) > 4 else None)

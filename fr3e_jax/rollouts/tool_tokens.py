@@ -84,9 +84,9 @@ class Pauses:
         """
         done = len(self._table) - 1
         for step in range(len(tool_written)):
-            sampled = emitted.emitted[step] & (tool_written[step] == _SAMPLE)
-            self._states[sampled] = self._table[self._states[sampled], emitted.token_ids[step][sampled]]
-        return emitted.emitted.any(axis=0) & (self._states == done)
+            sampled = (step < emitted.counts) & (tool_written[step] == _SAMPLE)
+            self._states[sampled] = self._table[self._states[sampled], emitted.token_ids[sampled, step]]
+        return (emitted.counts > 0) & (self._states == done)
 
     def pause(self, lanes: np.ndarray, keys: list[Key], token_ids: list[np.ndarray]) -> None:
         """Start the calls that ``lanes`` completed; ``token_ids``: the tokens of each branch so far."""

@@ -337,16 +337,14 @@ class ServingDecoder:
 
     def _take(self, emitted: Emitted) -> None:
         """Cut a chunk into pieces, and free the lanes of branches that ended."""
-        counts, stopped = emitted.emitted.sum(axis=0), (emitted.stopped & emitted.emitted).any(axis=0)
-        scored = self._scored(emitted, counts)
-        ruined = np.zeros(self._lanes.shape, bool)
+        scored, ruined = self._scored(emitted), np.zeros(self._lanes.shape, bool)
         for slot, lane, entry in self._places():
-            some = slice(counts[slot, lane]), slot, lane
+            some = slot, lane, slice(emitted.counts[slot, lane])
             entropies = emitted.entropies[some]
             entry.generated += len(entropies)
             self.sampled_tokens += len(entropies)
-            finish = "stop" if stopped[slot, lane] else "length" if entry.generated >= entry.limit else ""
-            ruined[slot, lane] = not np.isfinite(entropies).all()
+            finish = "stop" if emitted.stopped[slot, lane] else "length" if entry.generated >= entry.limit else ""
+            ruined[slot, lane] = emitted.ruined[slot, lane] > 0
             error = "the network's logits are NaN or infinite" if ruined[slot, lane] else ""
             if finish or error:
                 self._lanes[slot, lane] = None
@@ -355,13 +353,14 @@ class ServingDecoder:
         if ruined.any():
             self._state = self._programs.stop_lanes(self._state, ruined)
 
-    def _scored(self, emitted: Emitted, counts: np.ndarray) -> dict[Continuation, Likeliest]:
+    def _scored(self, emitted: Emitted) -> dict[Continuation, Likeliest]:
         """The likeliest tokens of a chunk's places. A token is drawn after the hidden state of the one before it."""
+        counts = emitted.counts
         asking = [seat for seat in self._places() if seat[2].likeliest and counts[seat[:2]]]
         if not asking:
             return {}
         lengths = [counts[slot, lane] for slot, lane, _ in asking]
-        ids = np.concatenate([emitted.token_ids[: counts[seat[:2]], *seat[:2]] for seat in asking])
+        ids = np.concatenate([emitted.token_ids[*seat[:2], : counts[seat[:2]]] for seat in asking])
         index = np.concatenate([entry.generated + np.arange(n) for (*_, entry), n in zip(asking, lengths, strict=True)])
         slots, lanes, forks = np.repeat(
             [(slot, lane, entry.branch.fork) for slot, lane, entry in asking], lengths, axis=0

@@ -70,6 +70,19 @@ def test_a_difference_raises_on_all_processes_and_shows_the_values(values, shown
             raise errors[0]
 
 
+@pytest.mark.parametrize("differing", range(4))
+def test_each_array_of_a_list_is_compared_between_two_of_many_processes(differing):
+    def decide(processes):
+        arrays = [np.arange(n) for n in range(7)]
+        arrays[5][0] = processes.index == differing
+        return processes.agree("step 1", ids=arrays)
+
+    reads_it = differing in (0, 1)  # array 5 is in the share of process 1, which process 0 reads, too
+    assert all(isinstance(error, Divergence) == reads_it for error in together(4, decide))
+    lengths = [np.zeros(n + 1) for n in range(4)]
+    assert all(isinstance(e, Divergence) for e in together(4, lambda p: p.agree("step 1", ids=lengths[p.index :])))
+
+
 def test_processes_at_different_stages_raise_with_the_stage_of_each():
     errors = together(2, lambda p: p.agree(["step 2, prompts", "the end of step 1"][p.index], n=1))
     assert all(isinstance(error, Divergence) for error in errors)

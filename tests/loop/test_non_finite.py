@@ -15,7 +15,7 @@ from fr3e_jax.cli import main
 from fr3e_jax.configuration import to_yaml
 from fr3e_jax.loop import train as train_module
 from fr3e_jax.objectives.entropy import token_entropy
-from fr3e_jax.programs.decode_steps import Emitted
+from fr3e_jax.programs.decode_steps import Drawn
 from fr3e_jax.rollouts.engine import check_finite
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs.checkpoints import Checkpointer
@@ -104,7 +104,10 @@ def test_logits_of_minus_infinity_are_no_fault_and_lanes_without_a_token_are_not
     logits = np.array([[0.0, -np.inf, 1.0], [np.nan, 0.0, 0.0]], np.float32)
     entropies = np.asarray(token_entropy(logits)).reshape(1, 1, 2)
     nothing = np.zeros((1, 1, 2))
-    emitted = lambda *which: Emitted(np.array([[which]]), nothing, nothing, entropies, nothing, nothing)
+
+    def emitted(*which):
+        return jax.device_get(Drawn(np.array([[which]]), nothing > 0, nothing, nothing, entropies, nothing).emitted())
+
     check_finite(emitted(True, False))
     with pytest.raises(NonFiniteLogits, match="the logits of 1 of 2 tokens are NaN or infinite"):
         check_finite(emitted(True, True))
