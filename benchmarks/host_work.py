@@ -1,13 +1,15 @@
 """Seconds of the host's work in one step of long rollouts: ``python benchmarks/host_work.py [--processes N]``.
 
-8,192 rollouts of 16,384 tokens are a step of a large run. By default a sixteenth of them is made and each figure is
-multiplied by 16; what is measured grows in proportion. The tokenizer is a byte-level BPE that is trained on the pages
-of this project. CPU seconds of all threads, wall seconds, and what texts, a file or a checkpoint take. With
-``--processes N`` the figures are those of the busiest process of N. Parts of a step, in its order:
+8,192 rollouts of 16,384 tokens are a step of a large run; ``--rows`` sets another number. As many of them are made as a
+chunk of the decoder has lanes, and at least 512. Each figure is multiplied by what is left out: what is measured grows
+in proportion. Beyond 16 processes, slots and rows of a micro-batch are as many as processes. The tokenizer is a
+byte-level BPE that is trained on the pages of this project. CPU seconds of all threads, wall seconds, and what texts, a
+file or a checkpoint take. With ``--processes N`` the figures are those of the busiest process of N. Parts of a step, in
+its order:
 
-  harvest    tokens and their figures from the decoder's chunks into rollouts (every process, all rollouts)
+  harvest    rollouts from the decoder's chunks; who reads one first copies its tokens (every process, all rollouts)
   grade      texts of the responses that this process grades
-  compare    digests of tokens and batch, by which several processes prove that they go on alike (every process, all)
+  compare    digests of tokens and batch, by which several processes prove that they go on alike: two shares of all
   metrics    counts of rollouts; means over the entropies and advantages of this process's share of them
   advantages advantage of each response (every process, all)
   plan       rows and micro-batches, from lengths alone (every process, all)
@@ -24,6 +26,7 @@ and of a checkpoint that holds half of the step's rollouts as the partial batch:
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import tempfile
 import time
@@ -56,13 +59,14 @@ from fr3e_jax.runs.checkpoint_content import checksum_of_json, content_of
 from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.rollout_store import RolloutRecord, write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.session import GARBAGE_THRESHOLDS
 
 ROLLOUTS, TOKENS = 8_192, 16_384
 GROUP = 16  # rollouts of a prompt
 PROMPT = 200  # its tokens
 CHUNK = 64  # steps of the decoder between two looks of the host
-LANES = (16, 8)  # slots, and lanes of each (configs/fr3e_qwen2.5_7b.yaml)
-POSITIONS, SHARDS = 589_824, 16  # of a micro-batch (the same recipe on 64 chips)
+LANES = 8  # of a slot; there are as many slots as shards (configs/fr3e_qwen2.5_7b.yaml)
+POSITIONS, SHARDS = 36_864, 16  # of a micro-batch on a shard, and shards at least (the same recipe on 64 chips)
 PAGES = Path(__file__).parents[1] / "docs"
 
 
@@ -82,23 +86,24 @@ def responses(codec: TextCodec, count: int) -> list[np.ndarray]:
     return [ids[start : start + TOKENS] for start in np.linspace(0, len(ids) - TOKENS, count).astype(int)]
 
 
-def sampled(codec: TextCodec, count: int) -> list[Rollout]:
+def sampled(codec: TextCodec, count: int, slots: int) -> list[Rollout]:
     """Rollouts from chunks of the decoder; most tokens are nearly certain, as a language model's are."""
-    rng, ids = np.random.default_rng(0), responses(codec, count)
-    certain = rng.random((count, TOKENS)) < 0.8
-    noise = [rng.exponential(np.where(certain, 0.01, 0.8)).astype(np.float32) for _ in range(3)]
-    figures = [np.stack(ids), -noise[0], noise[1], noise[2]]
-    lanes = LANES[0] * LANES[1]
-    waves, tokens = [], SampledTokens(*LANES)
+    rng, lanes, waves, tokens = np.random.default_rng(0), slots * LANES, [], SampledTokens(slots, LANES)
+    ids = responses(codec, count)
     for n in range(0, count, lanes):
-        chunks = [a[n : n + lanes].reshape(*LANES, -1, CHUNK) for a in figures]
-        waves.append([np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in chunks])
+        scale = np.where(rng.random((lanes, TOKENS), np.float32) < 0.8, np.float32(0.01), np.float32(0.8))
+        noise = [scale * rng.standard_exponential(scale.shape, np.float32) for _ in range(3)]
+        figures = (
+            each.reshape(slots, LANES, -1, CHUNK) for each in (np.stack(ids[n : n + lanes]), -noise[0], *noise[1:])
+        )
+        waves.append([np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in figures])
     return measured("harvest", lambda: [one for wave in waves for one in _harvested(tokens, wave)])
 
 
 def _harvested(tokens: SampledTokens, wave: list[np.ndarray]) -> list[Rollout]:
     """The rollouts of all lanes, whose tokens arrive a chunk at a time; arrays ``[chunks, slots, lanes, CHUNK]``."""
-    every, counts = np.ones(LANES, bool), np.full(LANES, CHUNK, np.int32)
+    counts = np.full(tokens.generated.shape, CHUNK, np.int32)
+    every = counts > 0
     tokens.start(every)
     for chunk in zip(*wave, strict=True):
         tokens.take(Emitted(counts, ~every, 0 * counts, *chunk), every)
@@ -153,19 +158,23 @@ SCALE = [1.0]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rollouts", type=int, default=ROLLOUTS // 16)
+    parser.add_argument("--rows", type=int, default=ROLLOUTS)
+    parser.add_argument("--rollouts", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
-    if arguments.rollouts % (LANES[0] * LANES[1]):
-        parser.error(f"--rollouts {arguments.rollouts}; expected a multiple of the {LANES[0] * LANES[1]} lanes")
-    count, processes = arguments.rollouts, arguments.processes
-    SCALE[0], own = ROLLOUTS / count, codec()
+    processes = arguments.processes
+    shards = max(SHARDS, processes)
+    count = arguments.rollouts or max(512, shards * LANES)
+    if count % (shards * LANES):
+        parser.error(f"--rollouts {count}; expected a multiple of the {shards * LANES} lanes")
+    gc.set_threshold(*GARBAGE_THRESHOLDS)  # as a run does
+    SCALE[0], own = arguments.rows / count, codec()
     own.decode(own.encode("tables are made once a run"))
     print(
         f"{count} rollouts of {TOKENS:,} tokens, the busiest of {processes} processes; figures times {SCALE[0]:g}\n"
         f"{'':<12}{'CPU s':>12}{'wall s':>12}{'MB':>12}"
     )
-    rollouts = sampled(own, count)
+    rollouts = sampled(own, count, shards)
     decoded = lambda numbers: {n: own.decode(rollouts[n].token_ids, special_tokens=True) for n in numbers}
     measured("grade", lambda: decoded(range(0, count, processes)), _megabytes)
     groups = prompt_groups(rollouts)
@@ -174,7 +183,7 @@ def main() -> None:
     measured("compare", lambda: compared(batch, rollouts, Processes(0, processes)) if processes > 1 else None)
     advantages = [branch.advantages for trunk in batch for branch in trunk.branches]
     measured("metrics 2", lambda: (batch_metrics(batch, 1), moments(advantages[::processes])))
-    update(batch, processes)
+    update(batch, processes, shards)
     store(own, rollouts, Part(0, processes))
     print(f"{'sum':<12}{sum(SECONDS.values()):>12.1f}")
     saved = measured("save", lambda: _saved(batch[: len(batch) // 2]), lambda text: len(text) / 1e6)
@@ -187,12 +196,12 @@ def compared(batch: list[TrainingTrunk], rollouts: list[Rollout], processes: Pro
     return [processes._digests(decision) for decision in decisions.values()]
 
 
-def update(batch: list[TrainingTrunk], processes: int) -> None:
+def update(batch: list[TrainingTrunk], processes: int, shards: int) -> None:
     """What an update does on the host, with the sampler's log-probs in place of the device's."""
     forks = [[branch.fork for branch in trunk.branches] for trunk in batch]
     lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in batch]
-    shapes = chosen_shapes([(forks[:8], lengths[:8])], (PROMPT, TOKENS), tokens=POSITIONS, shards=SHARDS)
-    rows = {"shapes": shapes, "shards": SHARDS}
+    shapes = chosen_shapes([(forks[:8], lengths[:8])], (PROMPT, TOKENS), tokens=shards * POSITIONS, shards=shards)
+    rows = {"shapes": shapes, "shards": shards}
     measured("plan", lambda: plan_rows(forks, lengths, **rows))
     own = lambda rows: np.arange(rows) < max(rows // processes, 1)
     micros = measured("plan, pack", lambda: pack(batch, pad_id=0, own_rows=own, **rows))

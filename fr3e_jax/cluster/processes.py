@@ -87,7 +87,7 @@ class Processes:
             return {"all": digest(value)}
         shares = {self.index, (self.index + 1) % self.count}
         of_shares = {str(share): digest(value[share :: self.count]) for share in shares}
-        return of_shares | {"lengths": digest([len(array) for array in value])}
+        return of_shares | {"lengths": digest(np.array([len(array) for array in value]))}
 
     def agree(self, point: str, **decisions: Any) -> None:
         """`exchange` without content of one's own."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from tokenizers.decoders import ByteLevel
 
 from fr3e_jax.data.character_tokenizer import CharacterTokenizer, holds_character_tokenizer
@@ -358,7 +359,7 @@ class TextCodec:
         """
         if rows:
             return [*self.token_bytes()[:rows], *[b""] * (rows - len(self))]
-        return self._spelled_singly if self._pieces is None else self._pieces[True]
+        return self._spelled_singly if self._pieces is None else self._pieces[True].tolist()
 
     @functools.cached_property
     def _spelled_singly(self) -> list[bytes]:
@@ -381,29 +382,27 @@ class TextCodec:
 
     def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of ``ids``, without stop, padding and other special tokens unless ``special_tokens``."""
-        id_list = ids.tolist() if hasattr(ids, "tolist") else [int(i) for i in ids]
+        numbers = np.asarray(ids, np.int64)
         if self._pieces is not None:
             pieces = self._pieces[special_tokens]
-            try:
-                spelled = b"".join(map(pieces.__getitem__, id_list))
-            except IndexError:  # a network may have more ids than the tokenizer; those say nothing
-                spelled = b"".join(pieces[i] for i in id_list if i < len(pieces))
-            return spelled.decode("utf-8", "replace")
+            # A network may have more ids than the tokenizer; those say nothing.
+            return b"".join(pieces[numbers[numbers < len(pieces)]].tolist()).decode("utf-8", "replace")
         # The wrapper's decode takes several times as long for the same text, and a step decodes every rollout.
-        return self.tokenizer.backend_tokenizer.decode(id_list, skip_special_tokens=not special_tokens)
+        return self.tokenizer.backend_tokenizer.decode(numbers.tolist(), skip_special_tokens=not special_tokens)
 
     @functools.cached_property
-    def _pieces(self) -> tuple[list[bytes], list[bytes]] | None:
+    def _pieces(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The bytes of each token, without and with special tokens; None unless texts are their tokens' bytes in turn.
 
-        Joining them takes a sixth of the time of the tokenizer's own decode, which spells each token anew.
+        Joining them takes a fifteenth of the time of the tokenizer's own decode, which spells each token anew.
         """
         backend = self.tokenizer.backend_tokenizer
         if not isinstance(backend.decoder, ByteLevel):
             return None
         special = {token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special}
         pieces = _byte_level_tokens(backend)
-        return [b"" if token_id in special else piece for token_id, piece in enumerate(pieces)], pieces
+        plain = [b"" if token_id in special else piece for token_id, piece in enumerate(pieces)]
+        return np.array(plain, object), np.array(pieces, object)
 
 
 def _byte_level_tokens(backend: Any) -> list[bytes]:

@@ -15,6 +15,7 @@ from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import MicroBatch, counted_tokens, pack
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.trained_trunks import trains_trunks
+from fr3e_jax.programs.host_arrays import zeros_for
 from fr3e_jax.rollouts.noise import SHUFFLE
 
 PerToken = list[list[Any]]  # ``[trunk][branch] -> [T]``, of a full batch; None: not on this process
@@ -95,7 +96,7 @@ def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
     held = [values[member] for member in mini_batch.members]
     kind = next((array.dtype for row in held for array in row if array is not None), np.dtype(np.float32))
     for micro in mini_batch.micros:
-        array = np.zeros(micro.batch.loss_mask.shape, kind)
+        array = zeros_for(micro.batch.loss_mask.shape, kind, whole=bool(micro.local_rows.all()))
         for p in micro.spans:
             if micro.local_rows[p.row]:
                 p.of(array)[...] = values[mini_batch.members[p.trunk]][p.branch][p.tokens]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +15,12 @@ from fr3e_jax.learning.row_planner import Row, plan_rows
 from fr3e_jax.learning.trained_trunks import planned_sizes
 from fr3e_jax.objectives.losses import token_divisors
 from fr3e_jax.policy.rows import Rows
+from fr3e_jax.programs.host_arrays import zeros_for
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.train_programs import TrainRows
 
 
-@dataclass(frozen=True, slots=True)
-class RowSpan:
+class RowSpan(NamedTuple):
     """The place of a branch in a micro-batch: ``length`` positions of a row's lanes, from ``start`` on.
 
     A branch whose first tokens lie on its trunk has two.
@@ -125,7 +126,7 @@ def _filled(
     for stretch in _stretches(spans, local_rows):
         members = [spans[n] for n in stretch]
         branches = [trunks[p.trunk].branches[p.branch] for p in members]
-        span = replace(members[0], length=sum(p.length for p in members))
+        span = members[0]._replace(length=sum(p.length for p in members))
         put = partial(_put, span)
         put_for_each = partial(_put_for_each, span, [p.length for p in members])
         put(batch.rows.branch_ids, _held(members, [branch.token_ids for branch in branches]))
@@ -239,15 +240,17 @@ def _fill_trunks(arrays: Rows, rows: list[Row], trunks, local_rows: np.ndarray) 
 
 
 def _empty(shape: RowShape, pad_id: int, local_rows: np.ndarray, trained_trunks: bool) -> TrainRows:
-    """Rows without content. Memory of zeros is taken as it is written, so rows of other processes take none."""
+    """Rows without content."""
     further = shape.trunk_lanes if trained_trunks else 0
     of_trunks, of_lanes = (shape.rows, shape.trunk_size), (shape.rows, shape.lanes + further, shape.capacity)
 
+    whole = bool(local_rows.all())
+
     def integers(shape=of_lanes):
-        return np.zeros(shape, np.int32)
+        return zeros_for(shape, np.int32, whole=whole)
 
     def floats():
-        return np.zeros(of_lanes, np.float32)
+        return zeros_for(of_lanes, np.float32, whole=whole)
 
     ids = [integers(of_trunks), integers()]
     for array in ids if pad_id else ():
@@ -265,7 +268,7 @@ def _empty(shape: RowShape, pad_id: int, local_rows: np.ndarray, trained_trunks:
             window=None if shape.window == 1 else np.ones((shape.rows, shape.window), bool),
             trained_trunk=np.ones((shape.rows, further), bool) if trained_trunks else None,
         ),
-        loss_mask=np.zeros(of_lanes, bool),
+        loss_mask=zeros_for(of_lanes, bool, whole=whole),
         weights=floats(),
         advantages=floats(),
         old_logprobs=floats(),

@@ -54,7 +54,10 @@ class Row:
         size = self.sizes[-1] if self.trunks[-1:] == [trunk] else 0
         before = self.filled - size
         left, largest = [], self.shape.trunk_size - before
-        for branch in branches:
+        for number, branch in enumerate(branches):
+            if branches[-1].length > self.room:  # not even the shortest fits
+                left += branches[number:]
+                break
             if branch.fork > largest or branch.length > self.longest or branch.length > self.room:
                 left.append(branch)
                 continue

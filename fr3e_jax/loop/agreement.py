@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from fr3e_jax.data.stream import Prompt
 from fr3e_jax.learning.experience import TrainingTrunk
 
@@ -25,7 +27,7 @@ def of_batch(batch: Sequence[TrainingTrunk]) -> dict[str, Any]:
     branches = [branch for trunk in batch for branch in trunk.branches]
     return {
         "trunk_ids": [trunk.token_ids for trunk in batch],
-        "forks": [branch.fork for branch in branches],
+        "forks": np.array([branch.fork for branch in branches]),
         "branch_ids": [branch.token_ids for branch in branches],
         "branch_advantages": [branch.advantages for branch in branches],
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from typing import Any
 
 import jax
@@ -31,3 +33,14 @@ def _own_shards(leaf: Any, sharding: Sharding) -> jax.Array:
 def params_on_mesh(params: Any, shardings: Any) -> Any:
     """Put host or single-device parameters onto the mesh, each with its own sharding."""
     return jax.tree.map(on_mesh, params, shardings)
+
+
+def zeros_for(shape: tuple[int, ...], dtype: Any, *, whole: bool) -> np.ndarray:
+    """Zeros to fill, all of them or, unless ``whole``, those of this process's rows: the others then take no memory.
+
+    `np.zeros` clears all of a block that the heap had handed out before.
+    """
+    if whole:
+        return np.zeros(shape, dtype)
+    size = max(math.prod(shape) * np.dtype(dtype).itemsize, 1)
+    return np.ndarray(shape, dtype, mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))

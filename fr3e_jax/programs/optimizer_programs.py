@@ -44,7 +44,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from fr3e_jax.programs.host_arrays import on_mesh
+from fr3e_jax.programs.host_arrays import on_mesh, zeros_for
 from fr3e_jax.programs.program import Declarations, Program
 from fr3e_jax.programs.replicas import (
     REPLICA,
@@ -194,7 +194,7 @@ class OptimizerPrograms:
 
 def _own_rows_of(array: jax.Array) -> np.ndarray:
     """The rows of an array that devices of this process hold; 0 in the others."""
-    host = np.zeros(array.shape, array.dtype)
+    host = zeros_for(array.shape, array.dtype, whole=False)
     for shard in array.addressable_shards:
         host[shard.index] = shard.data
     return host

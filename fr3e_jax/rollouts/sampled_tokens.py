@@ -20,14 +20,18 @@ class _Chunk(NamedTuple):
 class _LaneTokens:
     """The tokens of one branch: they stay in the chunks of its lane until one of them is read."""
 
-    def __init__(self, chunks: list[_Chunk], slot: int, lane: int):
-        self._place = slot, lane
+    __slots__ = ("_place", "_source")
+
+    def __init__(self, chunks: list[_Chunk], first: int, slot: int, lane: int):
+        """``chunks``: shared with other branches; those of this one begin at number ``first``."""
+        self._place = first, slot, lane
         self._source: tuple[list[_Chunk], list[np.ndarray]] = chunks, []  # one attribute: threads may read at once
 
     def column(self, number: int) -> np.ndarray:
         chunks, columns = self._source
         if chunks:
-            slot, lane = self._place
+            first, slot, lane = self._place
+            chunks = chunks[first:]
             counts = [chunk.counts[slot, lane] for chunk in chunks]
             by_chunk = [
                 [column[slot, lane, :count] for column in chunk.columns]
@@ -44,6 +48,8 @@ class LaneArray(np.lib.mixins.NDArrayOperatorsMixin):
     Every process has the chunks of all lanes, and reads the rollouts that it grades, trains on or stores. The length is
     there without reading; for all else this is the NumPy array.
     """
+
+    __slots__ = ("_column", "_length", "_tokens")
 
     def __init__(self, tokens: _LaneTokens, column: int, length: int):
         self._tokens, self._column, self._length = tokens, column, length
@@ -118,7 +124,7 @@ class SampledTokens:
         return [self._rollout(*place) for place in places]
 
     def _rollout(self, slot: int, lane: int, first: int, length: int, finished: bool) -> Rollout:
-        tokens = _LaneTokens(self._chunks[first:], slot, lane)
+        tokens = _LaneTokens(self._chunks, first, slot, lane)
         arrays = [
             cast(np.ndarray, LaneArray(tokens, column, length)) for column in range(len(self._chunks[-1].columns))
         ]
