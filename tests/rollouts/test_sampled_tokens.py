@@ -86,4 +86,4 @@ def test_the_arrays_of_a_rollout_are_read_once_and_leave_the_chunks_then():
     np.testing.assert_array_equal(np.exp(rollout.entropies), np.exp(np.float32(drawn) / 4))
     np.testing.assert_array_equal(rollout.magnitudes - 1, np.float32(drawn) * 2 - 1)
     assert rollout.token_ids[4:].tolist() == [50, 51, 52] and rollout.token_ids.dtype == np.int32
-    assert other.token_ids.sum() == 9 + 53 + 54 and reference() is None
+    assert other.token_ids.sum() == 9 + 53 + 54 and reference() is None, "both have read their token ids"
