@@ -81,10 +81,12 @@ class TrainingBranch:
 
 def sampled_branch(rollout: Rollout, fork: int, advantages: float | np.ndarray, **options: Any) -> TrainingBranch:
     """A rollout as a branch that trains with ``advantages``, one or ``[T]``; ``options``: further fields."""
+    if not isinstance(advantages, np.ndarray):  # a view of one number; `np.broadcast_to` takes five times as long
+        advantages = np.ndarray(len(rollout.token_ids), np.float32, np.float32(advantages), strides=(0,))
     return TrainingBranch(
         fork,
         rollout.token_ids,
-        np.broadcast_to(np.asarray(advantages, np.float32), len(rollout.token_ids)),  # one number takes no memory
+        np.asarray(advantages, np.float32),
         rollout.logprobs,
         finished=rollout.finished,
         loss_mask=rollout.loss_mask,
