@@ -11,7 +11,8 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.datasets import DatasetsTask
 from fr3e_jax.data.overlap import Overlap, overlaps
 from fr3e_jax.data.task import Split, Task, held_out_split, load_task
-from fr3e_jax.data.templates import chat_options, check_template, load_template
+from fr3e_jax.data.template_check import check_template
+from fr3e_jax.data.templates import chat_options, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.problem import Problem
 

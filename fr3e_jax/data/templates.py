@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import datetime
 import difflib
-import json
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -22,8 +20,6 @@ from fr3e_jax.configuration.named_values import named_values
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.conversation import Conversation, map_question, tool_schemas
 from fr3e_jax.data.jsonl import existing_file
-
-logger = logging.getLogger(__name__)
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 
@@ -36,7 +32,7 @@ _RESERVED = (
     *("chat_template", "return_dict", "return_tensors", "padding", "truncation", "max_length"),
 )
 CHAT_SUFFIXES = (".jinja", ".jinja2", ".j2")  # of a file with a chat template of the user's
-QUESTION, ANSWER = "\x02Question 7\x03", "\x02Answer 7\x03"  # texts that no template has
+QUESTION = "\x02Question 7\x03"  # a text that no template has
 RenderChat = Callable[..., str]
 
 
@@ -144,7 +140,7 @@ class Template:
         if not isinstance(asked, Conversation):
             return render_chat([{"role": "user", "content": asked}])
         prompt = render_chat(asked.messages, continues=asked.continues_an_answer, tools=asked.tools)
-        _check_tools(asked.tools, prompt)
+        check_tools(asked.tools, prompt)
         for message in asked.messages:
             if message["role"] not in ("assistant", "tool") and message["content"].strip() not in prompt:
                 raise ValueError(
@@ -207,92 +203,7 @@ TEMPLATES: Mapping[str, Template] = {
 }
 
 
-class RendersChat(Protocol):
-    """A tokenizer as templates use it; `fr3e_jax.data.tokenizer.TextCodec` is one."""
-
-    chat: ChatOptions
-    tokenizer: Any
-    stop_ids: tuple[int, ...]
-    stop_texts: tuple[str, ...]
-
-    def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
-        """The text of token ids."""
-
-    def render_chat(
-        self, messages: Sequence[dict[str, Any]], *, continues: bool = False, tools: Sequence[dict[str, Any]] = ()
-    ) -> str:
-        """The text of a conversation before the model's answer."""
-
-    def prompts_the_model(self) -> bool:
-        """Whether the chat template begins the model's turn where it is asked to."""
-
-
-def check_template(template: Template, codec: RendersChat) -> None:
-    """Check that prompts will have the question and end where the answer begins.
-
-    Raises:
-      ConfigError, ValueError: the chat template leaves out the question or the system message, fails, or stops before
-        the turn of the model; or ``template`` has no place for a system message.
-    """
-    advice = "mend the tokenizer's chat_template, or set data.template to one that needs none, such as qwen_boxed"
-    if not template.chat:
-        if codec.chat.system:
-            raise ConfigError(
-                f"data.template={template.name} has no system message; set data.template=chat, or empty data.system"
-            )
-        if codec.chat.options:
-            raise ConfigError(
-                f"data.template={template.name} has no variables such as {next(iter(codec.chat.options))}; set "
-                "data.template=chat, or data.template_options=[]"
-            )
-        mark = MARK.search(template.after)
-        if mark and mark[0] in codec.tokenizer.get_vocab():  # it ends the question, and so would end an answer
-            _warn_of_unstopped_turn(template.name, mark[0], codec)
-        return
-    prompt = template.render(QUESTION, codec.render_chat)
-    for text, name in ((QUESTION, "the question"), (codec.chat.system.strip(), "data.system")):
-        if text not in prompt:
-            raise ConfigError(
-                f"data.template={template.name}: the tokenizer's chat template leaves out {name}; {advice}"
-            )
-    _check_tools(codec.chat.options.get("tools", ()), prompt)
-    try:
-        question = f"{template.before}{QUESTION}{template.after}"
-        roles = {"user": question, "assistant": ANSWER}
-        conversation = codec.render_chat([{"role": role, "content": text} for role, text in roles.items()])
-    except ValueError:
-        return  # it takes one message only
-    before, answered, after = conversation.partition(ANSWER)
-    missing = before.removeprefix(prompt.rstrip()).strip() if before.startswith(prompt.rstrip()) else ""
-    if answered and missing and not codec.prompts_the_model():  # else the model writes that, such as its thoughts
-        raise ConfigError(
-            f"data.template={template.name}: the prompt of the tokenizer's chat template stops before {missing!r}, "
-            f"where the model's turn begins; let it write that if add_generation_prompt is true, or {advice}"
-        )
-    if answered:
-        _warn_of_unstopped_turn(template.name, after.strip(), codec)
-
-
-def _warn_of_unstopped_turn(template: str, after: str, codec: RendersChat) -> None:
-    """Log a warning if nothing in ``after``, with which a conversation goes on after an answer, stops a response."""
-    spelled = [codec.decode([stop], special_tokens=True) for stop in codec.stop_ids]
-    mark = MARK.search(after)
-    end, last = (mark[0], mark.start()) if mark else (after.split("\n")[0], len(after))
-    if after and not any(
-        0 <= after.find(stop.strip()) <= last for stop in (*spelled, *codec.stop_texts) if stop.strip()
-    ):
-        name = "stop_tokens" if end in codec.tokenizer.get_vocab() else "stop_texts"
-        logger.warning(
-            "data.template=%s ends an answer with %r, which stops no response: what the model writes after it trains, "
-            "too; set rollout.%s=[%s]",
-            template,
-            end,
-            name,
-            json.dumps(end, ensure_ascii=False),
-        )
-
-
-def _check_tools(tools: Sequence[Mapping[str, Any]], prompt: str) -> None:
+def check_tools(tools: Sequence[Mapping[str, Any]], prompt: str) -> None:
     """Raise ValueError if a prompt lacks a tool's name."""
     for schema in tools:
         name = str(schema["function"].get("name", ""))

@@ -15,7 +15,8 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.curriculum import CurriculumStream
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.data.task import Task, load_task
-from fr3e_jax.data.templates import chat_options, check_template, load_template
+from fr3e_jax.data.template_check import check_template
+from fr3e_jax.data.templates import chat_options, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.hub import model_directory, pinned
 from fr3e_jax.learning.micro_batch_shapes import declared_rows

@@ -14,7 +14,8 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.datasets import DatasetsTask
 from fr3e_jax.data.python_task import read_problems
-from fr3e_jax.data.templates import chat_options, check_template, load_template
+from fr3e_jax.data.template_check import check_template
+from fr3e_jax.data.templates import chat_options, load_template
 from tests.data.test_foreign_text import codec
 
 # The features of Qwen3's: no opening of a thought in the prompt, an empty thought before a last answer, thoughts of

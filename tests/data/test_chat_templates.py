@@ -7,7 +7,8 @@ import pytest
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.conversation import Conversation
-from fr3e_jax.data.templates import ChatOptions, chat_options, check_template, load_template
+from fr3e_jax.data.template_check import check_template
+from fr3e_jax.data.templates import ChatOptions, chat_options, load_template
 from tests.data.test_foreign_text import codec
 
 ROLES = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
