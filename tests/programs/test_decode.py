@@ -191,25 +191,12 @@ def test_size_of_rings_does_not_depend_on_when_a_choice_is_made(decoder):
     assert seen[0] == seen[1] and seen[0][0], "rings were resized, and alike"
 
 
-def exploration(trunks, offset=0):
+def exploration(trunks, offset):
     """Branches from the first token, the middle and the end of each trunk."""
-    ids = [getattr(trunk, "token_ids", trunk) for trunk in trunks]
     return [
-        TrunkRequest(trunk, [Branch(fork, (2, offset + i, fork), 14, PLAIN) for fork in (1, len(x) // 2, len(x))])
-        for i, (trunk, x) in enumerate(zip(trunks, ids, strict=True))
+        TrunkRequest(ids, [Branch(fork, (2, offset + i, fork), 14, PLAIN) for fork in (1, len(ids) // 2, len(ids))])
+        for i, ids in enumerate(trunks)
     ]
-
-
-def test_exploring_promoted_trunks_prefills_nothing_and_equals_prefilling_them(decoder, run):
-    trunks = [run.promoted[0, 0], run.promoted[2, 1], run.promoted[1, 1]]
-    cached, _ = decoder.engine.sample(decoder.params, exploration(trunks))
-    assert decoder.engine.take_counts().prefill_positions == 0
-    again, _ = decoder.engine.sample(decoder.params, exploration([trunk.token_ids for trunk in trunks]))
-    assert decoder.engine.take_counts().prefill_positions == sum(len(trunk.token_ids) for trunk in trunks)
-    for ours, theirs in zip(sum(cached, []), sum(again, []), strict=True):
-        np.testing.assert_array_equal(ours.token_ids, theirs.token_ids)
-        for name in ("logprobs", "entropies", "magnitudes"):
-            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-4, atol=1e-5)
 
 
 def test_windows_of_layers_are_those_of_a_full_pass(tiny_of_windows):

@@ -84,6 +84,14 @@ def training_trunks():
     ]
 
 
+def layout(shardings):
+    return jax.tree.map(lambda sharding: sharding.spec, shardings)
+
+
+def specs(arrays):
+    return layout(jax.tree.map(lambda leaf: leaf.sharding, arrays))
+
+
 def trained(network, mesh, **options):
     """Scores, gradients, sums, norm and weights of two optimizer steps, and how many programs each step compiled."""
     programs = train_programs(network, mesh, optimizer=adamw(learning_rate=1e-3), chunk=16, **options)
@@ -100,8 +108,11 @@ def trained(network, mesh, **options):
             gradients, sums = programs.accumulate(params, gradients, micro.batch, denominator, 1.0)
             parts.append(([float(np.asarray(x)[mask].sum()) for x in scores], jax.device_get(sums)))
         totals, sums = jax.tree.map(lambda *values: sum(values), *parts)
-        host = jax.device_get(programs.total(gradients))
+        total = programs.total(gradients)
+        host = jax.device_get(total)
+        assert specs(total) == specs(params) and specs(gradients) == layout(programs.gradient_shardings)
         params, state, norm = programs.apply(params, state, gradients)
+        assert specs(state) == layout(programs.optimizer_shardings)
         found.steps.append((totals, host, sums, float(norm), jax.device_get(params)))
         found.compiled.append({name: program._cache_size() for name, program in programs_of(programs).items()})
     return found

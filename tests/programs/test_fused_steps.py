@@ -157,7 +157,7 @@ def sampled(network, attention):
     decoder = decoder_on(network, Shapes(2, 2, 4), attention=attention)
     how = lambda n: Sampling(stop_ids=(), temperature=float(n > 0))
     requests = [
-        TrunkRequest(np.arange(fork) % 20, [Branch(fork - n % 2, (fork, n), 8 + 12 * n, how(n)) for n in range(3)])
+        TrunkRequest(np.arange(fork) % 20, [Branch(fork - n % 2, (fork, n), 8 + 4 * n, how(n)) for n in range(3)])
         for fork in (3, 11)
     ]
     rollouts, _ = decoder.engine.sample(decoder.params, requests)

@@ -13,61 +13,40 @@ from fr3e_jax.programs import host_memory
 from fr3e_jax.programs.host_memory import on_host_only
 
 # Blocks are allocated by hand: the addresses of a program's blocks depend on the other allocations of its threads.
-FAULTS_OF_LATER_BLOCKS = """
-import ctypes, resource, sys
-from fr3e_jax.programs.host_memory import keep_host_memory
-if sys.argv[1] == "keep":
-    assert keep_host_memory()
+BLOCKS = """
+import ctypes, jax.monitoring, resource
+from fr3e_jax.programs.host_memory import COMPILED, keep_host_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 size = 64 << 20  # larger than any block that glibc keeps by itself
-for run in range(11):
-    if run == 1:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    block = libc.malloc(size)
-    libc.memset(block, 1, size)
-    libc.free(block)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-def faults(how: str) -> int:
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
-    command = [sys.executable, "-c", FAULTS_OF_LATER_BLOCKS, how]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return int(done.stdout)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt is glibc's")
-def test_large_block_allocated_again_touches_no_fresh_pages():
-    assert faults("keep") < faults("leave") / 5
-
-
-RESIDENT_AFTER_COMPILING = """
-import ctypes, jax.monitoring
-from fr3e_jax.programs.host_memory import COMPILED, keep_host_memory
-assert keep_host_memory() and keep_host_memory()  # a second call listens no second time
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 resident = lambda: int(open("/proc/self/statm").read().split()[1])
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def blocks(count):
+    for _ in range(count):
+        block = libc.malloc(size)
+        libc.memset(block, 1, size)
+        libc.free(block)
 before = resident()
-block = libc.malloc(64 << 20)
-libc.memset(block, 1, 64 << 20)
-libc.free(block)
+for keep in (False, True):
+    assert not keep or (keep_host_memory() and keep_host_memory())  # a second call listens no second time
+    blocks(1)
+    first = faults()
+    blocks(10)
+    print(faults() - first)
 for seconds in (0.01, 10.0):
     jax.monitoring.record_event_duration_secs(COMPILED, seconds)
     print(resident() - before)
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc_trim is glibc's")
-def test_memory_freed_by_a_long_compilation_returns_to_the_system():
-    command = [sys.executable, "-c", RESIDENT_AFTER_COMPILING]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt and malloc_trim are glibc's")
+def test_large_blocks_touch_no_fresh_pages_again_until_a_long_compilation_returns_them_to_the_system():
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    command = [sys.executable, "-c", BLOCKS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    after_short, after_long = map(int, done.stdout.split())  # pages
+    left, kept, after_short, after_long = map(int, done.stdout.split())  # page faults, then resident pages
+    assert kept < left / 5
     assert after_short > 16000 > 4000 > after_long
 
 

@@ -66,15 +66,21 @@ OLD = {  # a policy some updates ago, so that ratios are clipped on both sides
 }
 
 
-def make_programs(network, *, loss, mesh=None, **optimizer):
-    """Programs with weights and state on one device, or on ``mesh``."""
-    programs = train_programs(network, mesh, optimizer=adamw(**optimizer), loss=loss, chunk=100)
+def make_programs(network, *, loss, mesh=None):
+    """Programs with weights on one device, or on ``mesh``."""
+    programs = train_programs(network, mesh, optimizer=adamw(), loss=loss, chunk=100)
     return SimpleNamespace(programs=programs, params=placed(network, mesh or one_device()))
 
 
 @pytest.fixture(scope="module")
 def single(tiny):
     return make_programs(tiny, loss=SETTINGS)
+
+
+@pytest.fixture
+def stepping(tiny, single):
+    """The same programs with weights that an update may donate."""
+    return SimpleNamespace(programs=single.programs, params=placed(tiny, one_device()))
 
 
 def micro_batches(rows, mode=GRADIENT_MODE):
@@ -173,8 +179,8 @@ def test_gradient_does_not_depend_on_the_cut_of_the_mini_batch(single, reference
 
 def test_scores_equal_those_of_whole_sequences_and_of_the_training_pass(single, tiny):
     """With scores as old log-probs every ratio is 1 and nothing is clipped: the first mini-batch is on-policy."""
-    scores = {}
-    for micro in micro_batches(2):
+    scores, micros = {}, micro_batches(2)
+    for micro in micros:
         logprobs, entropies = jax.device_get(single.programs.score(single.params, micro.batch.rows, TEMPERATURE))
         for place in micro.spans:
             scores[place.trunk, place.branch] = logprobs[place.where], entropies[place.where]
@@ -188,7 +194,6 @@ def test_scores_equal_those_of_whole_sequences_and_of_the_training_pass(single, 
         np.testing.assert_allclose(logprobs, expected, rtol=1e-5, atol=1e-5)
         plain = log_softmax(predicting)
         np.testing.assert_allclose(entropies, -(np.exp(plain) * plain).sum(axis=-1), rtol=1e-5, atol=1e-5)
-    micros = pack(TRUNKS, tokens=100, pad_id=0)
     packed = MiniBatch(list(range(len(TRUNKS))), TRUNKS, micros)
     fill([packed], "old_logprobs", [[scores[i, j][0] for j in range(len(t.branches))] for i, t in enumerate(TRUNKS)])
     _, sums = accumulate(single, micros, 1.0)
@@ -242,60 +247,26 @@ def step(at, micros, denominator):
     return SimpleNamespace(inputs=inputs, gradients=gradients, state=state, norm=float(norm), sums=sums)
 
 
-@pytest.fixture(scope="module")
-def one_step(tiny):
-    at = make_programs(tiny, loss=SETTINGS)
-    scores = at.programs.score(at.params, micro_batches(8)[0].batch.rows, TEMPERATURE)
-    done = step(at, micro_batches(8), DENOMINATOR)
-    return SimpleNamespace(at=at, scores=scores, step=done)
-
-
-def test_update_is_adamw_on_the_clipped_gradient(one_step, tiny, references):
+def test_update_is_adamw_on_the_clipped_gradient_and_deletes_what_it_replaces(stepping, tiny, references):
     """First update of AdamW by hand: g / (|g| + epsilon), and decay of matrices."""
-    gradients = references[1]
+    done, gradients = step(stepping, micro_batches(8), DENOMINATOR), references[1]
     norm = np.sqrt(sum((np.float64(g) ** 2).sum() for g in jax.tree.leaves(gradients)))
-    np.testing.assert_allclose(one_step.step.norm, norm, rtol=1e-5)
-    for before, after, g in zip(*map(jax.tree.leaves, (tiny.params, one_step.at.params, gradients)), strict=True):
+    np.testing.assert_allclose(done.norm, norm, rtol=1e-5)
+    params, state, _ = done.inputs
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((params, state)))
+    for before, after, g in zip(*map(jax.tree.leaves, (tiny.params, stepping.params, gradients)), strict=True):
         g = g / max(norm, 1.0)
         direction = g / (np.abs(g) + 1e-4)
         expected = before - 0.01 * (direction + (0.1 * before if before.ndim > 1 else 0.0))
         np.testing.assert_allclose(after, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_update_deletes_the_donated_parameters_and_state(one_step):
-    params, state, _ = one_step.step.inputs
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((params, state)))
-
-
-def test_scores_gradients_and_update_on_eight_devices_equal_those_on_one(tiny, one_step):
-    """On a mesh of all axes; test_every_mesh.py has the others."""
-    if len(jax.devices()) < 8:
-        pytest.skip("needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
-    at = make_programs(tiny, loss=SETTINGS, mesh=make_mesh(2, 2, 2))
-    (micro,) = micro_batches(8)
-    query = at.params["layers"][0]["attention"]["query"]["kernel"]
-    assert query.addressable_shards[0].data.size * 4 == query.size
-    scores = at.programs.score(at.params, micro.batch.rows, TEMPERATURE)
-    for ours, theirs in zip(scores, one_step.scores, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-    done = step(at, [micro], DENOMINATOR)
-    total = at.programs.total(done.gradients)
-    assert_close(total, one_step.step.gradients)
-    np.testing.assert_allclose(list(done.sums.values()), list(one_step.step.sums.values()), rtol=1e-5)
-    np.testing.assert_allclose(done.norm, one_step.step.norm, rtol=1e-5)
-    assert_close(at.params, one_step.at.params)
-    shardings = lambda tree: jax.tree.map(lambda leaf: leaf.sharding.spec, tree)
-    assert shardings(total) == shardings(at.params)
-    assert shardings(done.gradients) == jax.tree.map(lambda s: s.spec, at.programs.gradient_shardings)
-    assert shardings(done.state) == jax.tree.map(lambda s: s.spec, at.programs.optimizer_shardings)
-
-
 @pytest.mark.parametrize("sizes", [None, (2, 2, 2)])
-def test_a_pass_at_the_start_of_a_batch_has_its_own_old_logprobs(sizes, tiny):
+def test_a_pass_at_the_start_of_a_batch_has_its_own_old_logprobs(sizes, tiny, single):
     """The gradient is that of a batch whose old log-probs were scored before; the pass returns them."""
     if sizes and len(jax.devices()) < 8:
         pytest.skip("needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
-    at = make_programs(tiny, loss=SETTINGS, mesh=sizes and make_mesh(*sizes))
+    at = make_programs(tiny, loss=SETTINGS, mesh=make_mesh(*sizes)) if sizes else single
     (micro,) = micro_batches(8)
     logprobs = np.asarray(at.programs.score(at.params, micro.batch.rows, TEMPERATURE)[0])
     found = []
@@ -311,22 +282,20 @@ def test_a_pass_at_the_start_of_a_batch_has_its_own_old_logprobs(sizes, tiny):
     assert found[0][1]["ratio"] == mask.sum(), "every ratio is 1, to the last bit"
 
 
-def test_second_step_of_the_same_shapes_compiles_nothing(tiny):
+def test_second_step_of_the_same_shapes_compiles_nothing(stepping):
     """Data, denominators and the weights that an update returns compile nothing new."""
-    at = make_programs(tiny, loss=SETTINGS)
+    compiled = []
     for denominator in (3.0, 5.0):
-        step(at, micro_batches(2)[:2], denominator)
-    compiled = {name: program._cache_size() for name, program in programs_of(at.programs).items()}
-    assert compiled.pop("norm") <= 1  # no step calls it; other tests of the process may
-    used = {"init_optimizer": 1, "zero_gradients": 1, "_accumulate": 1, "_apply": 1}
-    assert compiled == used | {"_score": 0, "_branching": 0, "_count_routes": 0, "_gathered": 0}
+        step(stepping, micro_batches(2)[:2], denominator)
+        compiled.append({name: program._cache_size() for name, program in programs_of(stepping.programs).items()})
+    assert compiled[0] == compiled[1]
+    assert [compiled[0][name] for name in ("init_optimizer", "zero_gradients", "_apply")] == [1, 1, 1]
 
 
-def test_supervised_loss_is_the_mean_of_minus_the_log_probs(tiny):
-    at = make_programs(tiny, loss=None)
-    micros = pack(TRUNKS, tokens=1000, pad_id=0)
+def test_supervised_loss_is_the_mean_of_minus_the_log_probs(tiny, single):
+    at, micros = make_programs(tiny, loss=None), micro_batches(8, "token_mean")
     count = aggregation_denominator(counted_tokens(TRUNKS), "token_mean", norm_length=NORM_LENGTH)
-    of_micro = lambda micro: np.asarray(at.programs.score(at.params, micro.batch.rows, TEMPERATURE)[0])
+    of_micro = lambda micro: np.asarray(single.programs.score(at.params, micro.batch.rows, TEMPERATURE)[0])
     logprobs = np.concatenate([of_micro(micro)[np.asarray(micro.batch.loss_mask)] for micro in micros])
     np.testing.assert_allclose(accumulate(at, micros, count)[1]["loss"], -logprobs.mean(), rtol=1e-5)
 
