@@ -38,11 +38,6 @@ def trunks() -> list[TrainingTrunk]:
     ]
 
 
-def test_a_checkpoint_keeps_which_branch_lies_on_its_trunk(trunks):
-    restored = TrainingTrunk.from_json(trunks[0].to_json())
-    assert [branch.on_trunk for branch in restored.branches] == [False] * 3 + [True]
-
-
 @pytest.mark.parametrize(
     ("forks", "lengths", "own", "expected"),
     [

@@ -62,6 +62,7 @@ def test_training_trunks_come_back_from_json_bit_for_bit(batch):
     routed = copy.deepcopy(batch[0])
     routed.routes = np.arange(2 * len(routed.token_ids), dtype=np.int8).reshape(-1, 2)
     routed.branches[0].loss_mask, routed.branches[0].on_trunk = routed.branches[0].token_ids > 5, True
+    routed.branches[0].routes = np.arange(3 * len(routed.branches[0].token_ids), dtype=np.uint8).reshape(-1, 3)
     for trunk in [routed, *batch]:
         trunk = copy.deepcopy(trunk)
         trunk.branches[0].advantages[:] = np.float32(0.1) / 3

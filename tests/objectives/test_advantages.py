@@ -125,14 +125,6 @@ class TestFR3EAdvantages:
         np.testing.assert_array_equal(advantages[1], np.zeros(4))
         np.testing.assert_allclose(advantages[2], np.exp(0.5) * np.array([0.5, 0.5, -0.5, -0.5]), rtol=1e-6)
 
-    def test_a_degenerate_state_still_is_the_predecessor_of_the_next(self):
-        """Computing differences after filtering would give the third state α = exp(−(0.5 − 0.25))."""
-        _, _, alphas = fr3e_advantages(self.rewards, np.ones((3, 4)), 0.5, np.ones(3))
-        kept = np.asarray(alphas)[[0, 2]]
-        filtered_first = np.exp([0.25, -0.25])
-        np.testing.assert_allclose(kept, np.exp([0.25, 0.5]), rtol=1e-6)
-        assert abs(kept[1] - filtered_first[1]) > 0.5
-
     @pytest.mark.parametrize("modulation", ["none", "exp", "sharpen"])
     def test_token_mean_is_zero_for_equal_lengths_in_a_block(self, modulation):
         """FR3E, appendix C: Σ_j α_j L_j Σ_m (r_{j,m} − V(S_j)) = 0, whatever α_j and L_j."""

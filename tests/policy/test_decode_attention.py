@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.policy.attention import KeyValue, trunk_branch_attention
+from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.decode_attention import OwnPart
 from fr3e_jax.policy.decode_attention import decode_attention as attention_of_parts
 
@@ -64,15 +64,6 @@ def test_decode_attention_equals_softmax_over_the_flattened_sequence(lanes, head
     # A part of which some lanes see nothing adds nothing to them.
     assert (~inputs[2][:, :1]).any()
     np.testing.assert_allclose(decode_attention(*inputs, cut=1), flattened(*inputs), rtol=1e-5, atol=1e-6)
-
-
-def test_decode_attention_equals_the_attention_of_whole_rows():
-    query, own, own_mask, trunk, fork = draw(4, 2, 3)
-    grid = lambda x: x.reshape(3, 4, *x.shape[1:])
-    rows = jax.jit(trunk_branch_attention)(
-        query[:, :, None], KeyValue(*map(grid, own)), grid(own_mask)[:, :, None], trunk, fork[..., None]
-    )
-    np.testing.assert_allclose(decode_attention(query, own, own_mask, trunk, fork), rows[:, :, 0], rtol=1e-5, atol=1e-6)
 
 
 def test_bfloat16_caches_have_float32_scores():

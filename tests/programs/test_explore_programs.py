@@ -88,28 +88,3 @@ def test_trajectories_equal_the_objectives_of_each_base(modulation, initial, fre
             close(advantages[r, 0], whole[0] * (rewards[r, 0] - start))
         else:
             assert not advantages[r, 0].any()
-
-
-def test_a_trajectory_does_not_depend_on_those_beside_it():
-    inputs = trajectories(True)
-    options = dict(estimator="grpo", unbiased_std=False, modulation="sharpen", initial="authors", fresh=True)
-    for all_of_them, alone in zip(
-        trajectory_advantages(*inputs, **options),
-        trajectory_advantages(*(x[2:3] for x in inputs), **options),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(all_of_them[2], alone[0])
-
-
-def test_state_without_signal_still_modulates_its_successor():
-    """V(S_0) = 1/2, V(S_1) = 1 (all right: no signal), V(S_2) = 1/2: alpha_2 is exp(-(1/2 - 1))."""
-    rewards = np.array([[[0, 0], [1, 1], [1, 0]]], np.float64)
-    mask = np.array([[[False] * 2, [True] * 2, [True] * 2]])
-    advantages, values, alphas, credit = trajectory_advantages(
-        rewards, mask, np.array([0.5]), np.array([1.0]),
-        estimator="mean", unbiased_std=False, modulation="exp", initial="one", fresh=False,
-    )  # fmt: skip
-    np.testing.assert_allclose(values, [[0.5, 1.0, 0.5]])
-    np.testing.assert_allclose(alphas, [[1.0, np.exp(-0.5), np.exp(0.5)]], rtol=1e-6)
-    np.testing.assert_allclose(advantages[0, 1:], [[0, 0], [np.exp(0.5) / 2, -np.exp(0.5) / 2]], rtol=1e-6)
-    np.testing.assert_allclose(credit, [[0.5, -0.5, 0.5]])  # of the base's three blocks; they sum to 1 - 1/2

@@ -68,14 +68,6 @@ def test_slots_lanes_and_threads_change_no_episode(session, params, requests, ex
     assert_same_rollouts(sampled(session, params, slow, requests, slots=1, lanes=5), expected)
 
 
-def test_no_position_is_computed_twice(requests, expected):
-    rollouts = [rollout for row in expected.results for rollout in row]
-    read = sum(int((~rollout.sampled).sum()) for rollout in rollouts)
-    assert expected.counts.prefill_positions == sum(len(request.token_ids) for request in requests)
-    assert expected.counts.tool_tokens == read > 0
-    assert expected.counts.sampled_tokens == sum(len(rollout.token_ids) for rollout in rollouts) - read
-
-
 def test_a_branch_inside_an_episode_goes_on_as_the_episode_would_and_computes_nothing_again(
     session, params, episodes, requests, expected
 ):

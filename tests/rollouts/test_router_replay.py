@@ -143,15 +143,6 @@ def test_gradient_of_given_routes_reaches_the_routers(network, sampled):
         assert np.abs(slopes["layers"][layer]["experts"]["router"]["kernel"]).max() > 1e-3
 
 
-def test_stored_experience_keeps_its_routes(sampled):
-    (trunk, *_) = training_trunks(sampled.groups)
-    again = TrainingTrunk.from_json(trunk.to_json())
-    assert again.routes.dtype == trunk.routes.dtype
-    np.testing.assert_array_equal(again.routes, trunk.routes)
-    for ours, theirs in zip(again.branches, trunk.branches, strict=True):
-        np.testing.assert_array_equal(ours.routes, theirs.routes)
-
-
 def test_a_micro_batch_of_known_and_unknown_routes_is_refused(sampled):
     trunks = training_trunks(sampled.groups)
     trunks[0].branches[1].routes = None
