@@ -186,6 +186,9 @@ def test_a_built_in_task_can_have_another_reward():
     task = AdaptedTask(load_task(DataConfig()), lambda prompt, response, gold: 0.5 * (response == gold))
     problem = task.problems("train")[0]
     assert task.verifier()(problem, problem.gold, True) == 0.5
+    answered = PythonTask([{"prompt": str(n), "answer": n} for n in range(20)], rewards=lambda p, r, gold: gold == r)
+    first = answered.problems("train")[0]
+    assert answered.verifier()(first, str(first.extra["answer"]), True) == 1.0
     assert task.name == "order" and task.demonstration(0, 1.0).prompt.endswith(">")
 
 
