@@ -6,6 +6,7 @@ that they suit light and dark themes. Every text is escaped, and control charact
 
 from __future__ import annotations
 
+import codecs
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,24 +60,15 @@ def _ground(entropy: float) -> str:
 
 def _characters(pieces: Sequence[Piece]) -> Iterator[tuple[int, str]]:
     """(first token, text) of each token, or of the tokens that spell a character together."""
-    pending, start = b"", 0
-    for at, piece in enumerate(pieces):
+    decoder, start = codecs.getincrementaldecoder("utf-8")("replace"), 0
+    for at, piece in enumerate([*pieces, ""]):
         if isinstance(piece, str):
-            if pending:
-                yield start, pending.decode(errors="replace")
-            pending = b""
-            yield at, piece
+            yield from ((place, text) for place, text in ((start, decoder.decode(b"", True)), (at, piece)) if text)
             continue
-        start = start if pending else at
-        pending += bytes(piece)
-        try:
-            text = pending.decode()
-        except UnicodeDecodeError:
-            continue
-        yield start, text
-        pending = b""
-    if pending:
-        yield start, pending.decode(errors="replace")
+        start = start if decoder.getstate()[0] else at
+        if text := decoder.decode(bytes(piece)):
+            yield start, text
+            start = at
 
 
 def answer_html(head: str, tokens: str) -> str:
