@@ -149,24 +149,19 @@ def measured_charts(tables: Mapping[str, Mapping[str, Sequence[float | None]]]) 
         metrics = [name for name in chart["metrics"] if any(value not in without for value in table[name])]
         if not metrics:
             continue
-        meanings = explanations(metrics, chart["kind"])
+        rows = {name: find(name, chart["kind"]) for name in metrics}
         top, note = usual_top(table, metrics) if look.get("cut") else (None, "")
         drawn.append(
             {
                 **chart,
                 "metrics": metrics,
                 "names": short_names(metrics),
-                "meanings": [f"{name}: {meanings[name]}" if name in meanings else name for name in metrics],
+                "meanings": [f"{name}: {row.explanation}" if row else name for name, row in rows.items()],
                 "top": top,
                 "note": note,
             }
         )
     return drawn
-
-
-def explanations(names: Iterable[str], kind: str) -> dict[str, str]:
-    """The meaning of each metric, from the table of all metrics; names without a row are left out."""
-    return {name: row.explanation for name in names if (row := find(name, kind))}
 
 
 def short_names(metrics: Sequence[str]) -> list[str]:

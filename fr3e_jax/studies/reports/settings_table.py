@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fr3e_jax.studies.analysis.run_groups import default_settings
+from fr3e_jax.studies.analysis.run_groups import default_settings, shown
 
 
 def settings_tables(settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -24,8 +23,8 @@ def settings_tables(settings: Mapping[str, Any], provenance: Mapping[str, Any]) 
         words = []
     said = {word.partition("=")[0].lstrip("-") for word in words if "=" in word} & settings.keys()
     others = {name for name in settings if name not in usual or settings[name] != usual[name]} - said
-    rows = [(name, _text(settings[name]), _text(usual.get(name, ""))) for name in sorted(settings)]
-    origin = [(name, _text(value)) for name, value in provenance.items()]
+    rows = [(name, shown(settings[name]), shown(usual.get(name, ""))) for name in sorted(settings)]
+    origin = [(name, shown(value)) for name, value in provenance.items()]
     head = ("setting", "value", "default")
     return [
         _table("Said on the command line", head, [row for row in rows if row[0] in said]),
@@ -37,7 +36,3 @@ def settings_tables(settings: Mapping[str, Any], provenance: Mapping[str, Any]) 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[Any], *, folded: bool = False) -> dict[str, Any]:
     return {"title": title, "columns": columns, "rows": rows, "folded": folded}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

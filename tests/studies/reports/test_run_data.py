@@ -26,7 +26,7 @@ from fr3e_jax.studies.reports.rollout_trees import (
     stratum,
     tokens_to_keep,
 )
-from fr3e_jax.studies.reports.run_charts import explanations, measured_charts
+from fr3e_jax.studies.reports.run_charts import measured_charts
 from fr3e_jax.studies.reports.run_data import collect
 from fr3e_jax.studies.reports.settings_table import settings_tables
 
@@ -70,7 +70,9 @@ def test_a_step_that_compiles_runs_out_of_the_axis_and_a_note_has_its_value():
 
 
 def test_a_name_of_a_users_own_has_no_explanation():
-    assert explanations(["mine", "clip/low"], "train").keys() == {"clip/low"}
+    (clipped,) = measured_charts({"train": {"step": [1], "clip/low": [0.5]}})
+    (own,) = measured_charts({"train": {"step": [1], "mine": [0.5]}})
+    assert clipped["meanings"][0].startswith("clip/low: ") and own["meanings"] == ["mine"]
 
 
 def test_every_rollout_of_a_small_run_is_there_with_its_stored_numbers(made_up, content):
