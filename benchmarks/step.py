@@ -75,7 +75,14 @@ def works(bench: Path) -> dict[str, Work]:
         "order": Work(ROOT / "warm_starts" / "order", 16, 16, 20),
         "tiny": grpo,
         "smol": replace(
-            grpo, model=bench / "MODELS" / "smollm2", prompts=4, tokens=64, micro=8, tunix_micro=8, slots=4
+            grpo,
+            model=bench / "MODELS" / "smollm2",
+            prompts=4,
+            tokens=64,
+            micro=8,
+            tunix_micro=8,
+            micro_tokens=640,
+            slots=4,
         ),
         "slice": replace(grpo, model=slice_, prompts=4, tokens=128, micro=8, tunix_micro=8, micro_tokens=1536, slots=4),
         "tiny_fr3e": replace(grpo, prompts=4, generations=16, slots=4, lanes=16, anchors=4),

@@ -364,7 +364,9 @@ class TrainingConfig:
         "positions, padding included, of one call of the gradient program; a larger trunk takes several rows",
         ge=1,
     )
-    token_chunk: int = option(1024, "tokens (of each batch shard) whose logits exist at once", ge=1)
+    token_chunk: int = option(
+        1024, "tokens (of each batch shard) whose logits exist at once; on CPU at most 256 of a large vocabulary", ge=1
+    )
     remat: Literal["none", "dots", "block"] = option(
         "none", "the backward pass recomputes: nothing; all but the matrix products (dots); all of a layer (block)"
     )

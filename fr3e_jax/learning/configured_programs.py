@@ -19,6 +19,9 @@ from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
+_LOGITS_ON_CPU = 2**26  # bytes
+_LEAST_CHUNK = 256  # tokens; smaller ones would read and write the head's gradient too often
+
 
 def configured_train_programs(
     config: Config,
@@ -43,7 +46,7 @@ def configured_train_programs(
         mesh,
         _optimizer(config.optimizer, config.optimizer.learning_rate),
         loss=None if supervised else loss_settings(config),
-        token_chunk=config.training.token_chunk,
+        token_chunk=token_chunk(config.training.token_chunk, architecture.vocab_size, kernel_platform(mesh)),
         options=forward_options(config, architecture, mesh),
         base=base,
         experts=architecture.num_experts,
@@ -62,6 +65,15 @@ def configured_critic_programs(config: Config, architecture: Architecture, mesh:
         compute_dtype=config.model.compute_dtype,
         options=forward_options(config, architecture, mesh),
     )
+
+
+def token_chunk(most: int, vocab_size: int, platform: str) -> int:
+    """Tokens of each shard whose logits exist at once: ``most``, on CPU no more than make 64 MiB of logits or 256.
+
+    Three or four arrays of this size exist at once. On CPU smaller ones take no longer: a chunk of 1,024 tokens leaves
+    every cache.
+    """
+    return most if platform != "cpu" else min(most, max(_LOGITS_ON_CPU // (4 * vocab_size), _LEAST_CHUNK))
 
 
 def loss_settings(config: Config) -> LossSettings:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import threading
 from importlib.metadata import entry_points
 
 import jax
@@ -18,6 +19,7 @@ import jax
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 COMPILED = "/jax/core/compile/backend_compile_duration"  # jax.monitoring's event: a program was compiled or fetched
 _LONG_COMPILATION = 0.1  # seconds; a shorter one leaves little memory free, and giving back takes some milliseconds
+_SETTLED = 0.5  # seconds after a compilation
 _LARGEST = 2**31 - 1  # the largest int: up to 2 GiB at the end of the heap are kept
 
 
@@ -47,11 +49,16 @@ def keep_host_memory() -> bool:
 
 @functools.cache  # once in a process
 def _give_back_after_compiling() -> None:
-    """Return the memory that compiling a program leaves free, up to 150 MB, at once: no run would reuse it soon."""
+    """Return the memory that compiling a program leaves free, up to 300 MB, soon after: no run would reuse it.
+
+    At the event itself the compiler's own objects still exist.
+    """
     trim = ctypes.CDLL(None).malloc_trim
 
     def on_duration(event: str, seconds: float, **details: object) -> None:
         if event == COMPILED and seconds > _LONG_COMPILATION:
-            trim(0)
+            later = threading.Timer(_SETTLED, trim, [0])
+            later.daemon = True
+            later.start()
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)

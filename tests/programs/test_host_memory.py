@@ -14,7 +14,7 @@ from fr3e_jax.programs.host_memory import on_host_only
 
 # Blocks are allocated by hand: the addresses of a program's blocks depend on the other allocations of its threads.
 BLOCKS = """
-import ctypes, jax.monitoring, resource
+import ctypes, jax.monitoring, resource, threading
 from fr3e_jax.programs.host_memory import COMPILED, keep_host_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -36,6 +36,7 @@ for keep in (False, True):
     print(faults() - first)
 for seconds in (0.01, 10.0):
     jax.monitoring.record_event_duration_secs(COMPILED, seconds)
+    [thread.join() for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     print(resident() - before)
 """
 
