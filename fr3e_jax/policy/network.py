@@ -253,7 +253,8 @@ class Block(nnx.Module):
         def down(gate, up, state):
             return nnx.merge(graphdef, state)(GATES[self.activation](gate, up))
 
-        down = recomputed(down) if layout.spares_memory else down
+        if layout.spares_memory and self.down.adapter is None:  # else it would compute gradients of frozen kernels
+            down = recomputed(down)
         return down(self.gate(flat), self.up(flat), state).reshape(x.shape), None
 
     def _add(

@@ -240,6 +240,5 @@ def mesh_layout(mesh: Mesh, attention: str = "xla", *, each_replica: bool = Fals
         attend_step=step,
         experts=split_experts(mesh, each_replica=each_replica),
         states=state_transfer(mesh, each_replica=each_replica),
-        spares_memory=on_cpu,
         lay_out_head=on_cpu,
     )
