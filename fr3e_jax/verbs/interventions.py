@@ -199,7 +199,9 @@ def choose(
         rollout.sampled & ~np.isin(rollout.token_ids, stop_ids) & (np.arange(1, len(rollout.token_ids) + 1) < longest)
         for rollout in rollouts
     ]
-    entropies, logprobs = ([getattr(rollout, name) for rollout in rollouts] for name in ("entropies", "logprobs"))
+    entropies, logprobs = (
+        [np.asarray(getattr(rollout, name)) for rollout in rollouts] for name in ("entropies", "logprobs")
+    )
     for i, (name, (group, share)) in enumerate(plan.groups.items()):
         rows = replaceable(group, share, entropies, logprobs, allowed)
         for index, (response, positions) in enumerate(zip(responses, rows, strict=True)):
