@@ -106,7 +106,7 @@ def reason_to_drop(rft: RftConfig, texts: Texts, response: GradedResponse) -> st
         return "no_answer"
     if any(map(str.isdigit, gold)) and not any(map(str.isdigit, texts.response_text(rollout.token_ids, True))):
         return "no_digit"
-    if n_gram_redundancy(rollout.token_ids) > rft.max_redundancy:
+    if n_gram_redundancy(np.asarray(rollout.token_ids)) > rft.max_redundancy:
         return "redundant"
     return ""
 
