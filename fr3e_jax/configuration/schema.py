@@ -508,7 +508,7 @@ class RuntimeConfig:
     )
     compile_ahead: bool = option(
         True,
-        "in one process: threads compile the programs that the run is about to need while it samples",
+        "in one process with several cores: threads compile what the run is about to need while it samples",
     )
     allow_changes: bool = option(
         False, "--resume of train, sft and rft goes on with another seed, other data or another tokenizer than before"

@@ -22,6 +22,7 @@ from fr3e_jax.loop.records import Records
 from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_message, run_summary
 from fr3e_jax.loop.state import Progress, TrainingState, open_state
 from fr3e_jax.loop.step_report import batch_metrics, entropies_of, moments, rollout_metrics, token_metrics
+from fr3e_jax.rewards.pool import usable_cores
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoint_content import CheckpointFailed
 from fr3e_jax.runs.compilation import compilations
@@ -218,7 +219,9 @@ class TrainingRun(OngoingRun):
 
     def compiled_ahead(self) -> contextlib.AbstractContextManager:
         runtime = self.config.runtime  # a profile would show the threads' work as the run's
-        if not runtime.compile_ahead or runtime.profile_steps or self.session.processes.count > 1:
+        # On one core they would only take time from it, for sizes that the run may never need.
+        no_threads = self.session.processes.count > 1 or usable_cores() < 2
+        if not runtime.compile_ahead or runtime.profile_steps or no_threads:
             return contextlib.nullcontext()
         learner = self.state.learner
         return compiled_ahead(self.session, learner.programs, learner.critic and learner.critic.programs)

@@ -35,6 +35,14 @@ from fr3e_jax.session.model import configured_architecture, rollout_tensor
 
 
 @dataclass(frozen=True)
+class StartUp:
+    """Compilations of a run with an empty cache; zeros unless the plan compiled all of its programs."""
+
+    programs: int = 0
+    seconds: float = 0.0  # one after another, if each takes as long as the planned one of its function
+
+
+@dataclass(frozen=True)
 class Plan:
     """The result of `fr3e plan`."""
 
@@ -55,6 +63,7 @@ class Plan:
     cheaper: list[Change] = field(default_factory=list)  # made together
     route_bytes: int = 0  # of the experts that are recorded for a token
     sampler_devices: int = 0  # of the devices, those that only sample
+    start: StartUp = StartUp()
 
     @property
     def fits(self) -> bool:
@@ -111,14 +120,18 @@ def make_plan(
     if unknown := [name for name in names if name not in all_names]:
         raise ValueError(f"--programs {unknown[0]}: this recipe runs {', '.join(all_names)}")
     programs = Programs(config, devices, vocab_size) if devices is not None else None
-    plans = []
+    plans, seconds = [], {}
     for name in [name for name in all_names if not names or name in names]:
         plan = estimated_plan(name, estimator, topology)
         if programs is not None:
-            plan = compiled_plan(programs.target(name), plan, topology)
+            target = programs.target(name)
+            plan = compiled_plan(target, plan, topology)
+            seconds[target.function] = max(plan.compile_seconds, seconds.get(target.function, 0.0))
         plans.append(plan)
         planned(plan)
-    whole = len(plans) == len(all_names)
+    complete = len(plans) == len(all_names)
+    declared = [declaration.program for declaration in programs.of_a_run()] if programs is not None and complete else []
+    start = StartUp(len(declared), sum(seconds.get(program, 0.0) for program in declared))
     return Plan(
         recipe=config.name,
         algorithm=config.algorithm,
@@ -133,7 +146,8 @@ def make_plan(
         advice={name: advise(estimator, name) for name in [plan.name for plan in plans if not plan.fits]},
         route_bytes=route_bytes(config, architecture),
         sampler_devices=config.mesh.sampler_devices,
-        **(_of_step(estimator, plans, topology, assumed, efficiency) if whole else {}),
+        start=start,
+        **(_of_step(estimator, plans, topology, assumed, efficiency) if complete else {}),
     )
 
 

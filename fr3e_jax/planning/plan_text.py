@@ -182,6 +182,11 @@ def _verdict(plan: Plan) -> Iterator[str]:
     if not plan.estimated:
         took = seconds(sum(program.compile_seconds for program in plan.programs))
         yield f"  compiled {len(plan.programs)} programs in {took}; `fr3e compile --list` names all of a run"
+    if plan.start.programs:
+        yield (
+            f"  a run with an empty cache compiles up to {plan.start.programs} programs for its first steps: about "
+            f"{seconds(plan.start.seconds)} here, if each size takes as long as the one planned"
+        )
     if plan.expected is not None:
         yield from _expectation(plan.expected)
     if plan.cheaper:

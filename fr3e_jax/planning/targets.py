@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.configured_programs import configured_critic_programs
+from fr3e_jax.learning.micro_batch_shapes import declared_rows
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.planning.workload import decoder_sizes, largest_micro_batch, promoted_rows
 from fr3e_jax.policy.architecture import Architecture
@@ -28,9 +28,11 @@ from fr3e_jax.programs.context_axis import batch_axes
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
 from fr3e_jax.programs.frozen_teacher import Taught
 from fr3e_jax.programs.mesh import make_mesh, separate_devices
-from fr3e_jax.programs.program import programs_of
+from fr3e_jax.programs.program import Declarations, Declared, programs_of
 from fr3e_jax.programs.shardings import abstract_arrays, cache_sharding, kept_hidden_sharding, replicated
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
+from fr3e_jax.rollouts.declared_shapes import declared_shapes
+from fr3e_jax.session.declared_programs import declare_all, decoder_calls
 from fr3e_jax.session.model import configured_architecture, decoder_programs, model_on_meshes
 from fr3e_jax.session.teacher import open_teacher
 
@@ -74,6 +76,7 @@ class Programs:
         self.weights = model.weights
         self.decoder = decoder_programs(config.model, model, self.decoding, keeps_routes=True)
         self.training: TrainPrograms = model.train_programs(config)
+        self.critic = model.critic_programs(config)
         self.teacher = {} if model.teacher is None else {"teacher": model.teacher.abstract_params()}
         self.trained, self.gradients = model.sharded_abstract_params(), self.training.abstract_gradients()
         base = model.base
@@ -90,14 +93,20 @@ class Programs:
         config, arrays = self.config, dict(self.teacher)
         if config.kl.coefficient:
             arrays["reference policy"] = self.trained
-        if config.advantage.base_estimator == "gae":
-            critic = configured_critic_programs(config, self.architecture, self.mesh)
-            arrays["critic and its optimizer"] = critic.abstract_arrays()
+        if self.critic is not None:
+            arrays["critic and its optimizer"] = self.critic.abstract_arrays()
         return arrays
 
     def target(self, name: str) -> Target:
         """The target of a program that the recipe runs (`fr3e_jax.planning.plan.program_names`)."""
         return getattr(self, f"_{name}")()
+
+    def of_a_run(self) -> list[Declared]:
+        """All programs that a run with these settings may compile, tools left out."""
+        config, key_cost = self.config, self.architecture.key_cost
+        shapes = replace(declared_shapes(config), rows=declared_rows(config, self.training.shards, key_cost))
+        parts = self.weights, self.decoder, self.training, self.critic
+        return declare_all(Declarations(), config, shapes, decoder_calls(config, stops=1), *parts)
 
     # -- arguments ---------------------------------------------------------------------------------------------------
 

@@ -33,10 +33,14 @@ WALL_CLOCK_FACTOR = 5.0  # a worker is killed after so many times its deadline o
 JOBS_PER_WORKER = 1000  # then a worker is replaced
 
 
+def usable_cores() -> int:
+    """The number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def worker_count(setting: int) -> int:
     """The number of workers: ``rewards.workers``, or for 0 one per CPU core that this process may use, at most 16."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return setting or min(cores, MAX_WORKERS)
+    return setting or min(usable_cores(), MAX_WORKERS)
 
 
 class Pool:

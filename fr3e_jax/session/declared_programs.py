@@ -13,9 +13,11 @@ from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.learning.update import reads_old_logprobs
 from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.critic_programs import CriticPrograms
-from fr3e_jax.programs.decoder_programs import DecoderCall
+from fr3e_jax.programs.decoder_programs import DecoderCall, DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState
 from fr3e_jax.programs.program import Declarations, Declared
+from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.shardings import abstract_arrays
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
 from fr3e_jax.rollouts.declared_shapes import base_call, explore_call, return_call
@@ -35,8 +37,25 @@ def declare_programs(
       session: of the run; no weight of it is read.
       programs, critic: of the run.
     """
-    config, sampler = session.config, session.sampler
-    shapes, weights, decoder = session.shapes, sampler.weights, sampler.engine.programs
+    sampler = session.sampler
+    recognised = sampler.toolbox or sampler.stops
+    table = None if recognised is None else recognised.table.shape
+    calls = decoder_calls(session.config, len(session.texts.codec.stop_ids), table)
+    rollouts = sampler.weights, sampler.engine.programs
+    return declare_all(declare, session.config, session.shapes, calls, *rollouts, programs, critic)
+
+
+def declare_all(
+    declare: Declarations,
+    config: Config,
+    shapes: Shapes,
+    calls: list[DecoderCall],
+    weights: RolloutWeights,
+    decoder: DecoderPrograms,
+    programs: TrainPrograms,
+    critic: CriticPrograms | None,
+) -> list[Declared]:
+    """`declare_programs` of the parts of a run, which `fr3e plan` has without a session."""
     arrays = programs.abstract_arrays()
     trained = arrays["params"]
     policy = trained if programs.base is None else programs.base.abstract_below(trained)
@@ -44,7 +63,7 @@ def declare_programs(
     rollout_params = abstract_arrays(weights.abstract, weights.shardings)
     if weights.copies:
         declare(weights.reshard, policy)
-    decoder.declare(declare, rollout_params, shapes, decoder_calls(session))
+    decoder.declare(declare, rollout_params, shapes, calls)
     routes = RecordedRoutes(decoder.routes, decoder.routes_type) if decoder.routes else None
     options = {"trained_trunks": trains_trunks(config.explore), "routes": routes}
     batches = [programs.abstract_batch(shape, **options) for shape in shapes.rows]
@@ -56,11 +75,12 @@ def declare_programs(
     return declare.programs()
 
 
-def decoder_calls(session: Session) -> list[DecoderCall]:
-    """The kinds of calls of the decoder that a run makes, in the order in which it first makes them."""
-    config, recognised = session.config, session.sampler.toolbox or session.sampler.stops
-    table = None if recognised is None else recognised.table.shape
-    common = {"names": STREAM_NAMES, "stops": max(len(session.texts.codec.stop_ids), 1), "table": table}
+def decoder_calls(config: Config, stops: int, table: tuple[int, int] | None = None) -> list[DecoderCall]:
+    """The kinds of calls of the decoder that a run makes, in the order in which it first makes them.
+
+    ``stops``: the number of its stop ids; ``table``: see `DecoderCall`.
+    """
+    common = {"names": STREAM_NAMES, "stops": max(stops, 1), "table": table}
     filtered = config.rollout.top_p < 1
     promotes = config.explore.enabled
     calls = [

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
+from fr3e_jax.cluster.processes import Processes
+from fr3e_jax.loop import run
+from fr3e_jax.planning.targets import Programs
 from fr3e_jax.programs.program import Declarations, Program
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
-from fr3e_jax.session.declared_programs import declare_programs
+from fr3e_jax.session.declared_programs import declare_programs, sizes_text
 from fr3e_jax.session.session import open_session
 
 
@@ -51,6 +55,25 @@ def test_a_call_of_the_decoder_compiles_nothing_that_was_not_declared(tiny_run, 
     ]
     engine.sample(params, explored)
     assert compiled == []
+
+
+def test_a_plan_counts_the_programs_of_a_run(tiny_run):
+    config = tiny_run.config()
+    session = open_session(config)
+    model, devices, size = session.model, jax.devices()[: session.model.mesh.size], len(session.texts.codec)
+    declared = declare_programs(Declarations(), session, model.train_programs(config), model.critic_programs(config))
+    planned = Programs(config, devices, size).of_a_run()
+    assert [(p.program.name, sizes_text(p)) for p in planned] == [(p.program.name, sizes_text(p)) for p in declared]
+
+
+@pytest.mark.parametrize(("cores", "asked", "ahead"), [(1, True, False), (2, True, True), (2, False, False)])
+def test_threads_compile_ahead_only_beside_a_core_that_samples(tiny_run, monkeypatch, cores, asked, ahead):
+    monkeypatch.setattr(run, "usable_cores", lambda: cores)
+    monkeypatch.setattr(run, "compiled_ahead", lambda *parts: "threads")
+    learner, session = SimpleNamespace(programs=None, critic=None), SimpleNamespace(processes=Processes())
+    config = tiny_run.config(runtime__compile_ahead=asked)
+    started = SimpleNamespace(config=config, session=session, state=SimpleNamespace(learner=learner))
+    assert (run.TrainingRun.compiled_ahead(started) == "threads") == ahead
 
 
 def test_a_call_waits_for_the_thread_that_compiles_its_program(compiled):
