@@ -23,6 +23,7 @@ from fr3e_jax.learning.scoring import gap_metrics, score_packed
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.rollouts.sampled_tokens import LaneArray
 from fr3e_jax.runs.ledger import TokenLedger
 
 STEP = 3
@@ -70,7 +71,7 @@ def test_training_trunks_come_back_from_json_bit_for_bit(batch):
         for left, right in zip([restored, *restored.branches], [trunk, *trunk.branches], strict=True):
             for field in dataclasses.fields(right):
                 was, now = getattr(right, field.name), getattr(left, field.name)
-                if isinstance(was, np.ndarray):
+                if isinstance(was, np.ndarray | LaneArray):
                     assert (now.dtype, now.shape, now.tobytes()) == (was.dtype, was.shape, was.tobytes())
                 elif field.name != "branches":
                     assert (type(now), now) == (type(was), was)
