@@ -53,7 +53,7 @@ splits: {train: {files: [questions.jsonl], fields: {question: question}}}
 
 
 @pytest.mark.parametrize("place", ["loss", "advantage"])
-def test_a_teacher_alone_teaches_where_no_answer_is_right(tiny_run, teacher, tmp_path, place):
+def test_a_teacher_alone_teaches_where_no_answer_is_right_and_no_other_goes_on(tiny_run, teacher, tmp_path, place):
     """A task whose rewards are all 0, and a card of questions without answers."""
     (tmp_path / "card.yaml").write_text(CARD)
     (tmp_path / "questions.jsonl").write_text("".join(f'{{"question": "{n}*2="}}\n' for n in range(40)))
@@ -70,6 +70,9 @@ def test_a_teacher_alone_teaches_where_no_answer_is_right(tiny_run, teacher, tmp
     arrays, host = newest(tmp_path / "run", open_session(config))
     assert not [name for name in flatten_arrays(arrays) if "teacher" in name]
     assert len(host["identity"]["teacher_weights"]) == 16
+    config.teacher.path = write_model(open_session(tiny_run.config(seed=8)), tmp_path / "other")
+    with pytest.raises(ConfigError, match="teacher: teacher weights: .* in the checkpoint"):
+        train(config, tmp_path / "run", resume=True)
 
 
 def test_branches_are_taught_at_uncertain_tokens_and_a_stopped_run_goes_on_bit_for_bit(
@@ -96,15 +99,6 @@ def test_a_teacher_that_is_the_policy_changes_nothing(tiny_run, tmp_path):
     assert train(tiny_run.config(**GRPO, **same, training__mini_batch_rollouts=20), tmp_path / "run") == 0
     (record,) = trained(tmp_path / "run")
     assert record["teacher/reverse_kl"] == record["gradient_norm/max"] == 0
-
-
-def test_a_run_goes_on_with_the_same_teacher_alone(tiny_run, teacher, tmp_path):
-    config = tiny_run.config(**GRPO, teacher__path=teacher, training__max_steps=1)
-    assert train(config, tmp_path / "run") == 0
-    other = write_model(open_session(tiny_run.config(seed=8)), tmp_path / "other")
-    more = tiny_run.config(**GRPO, teacher__path=other, training__max_steps=2)
-    with pytest.raises(ConfigError, match="teacher: teacher weights: .* in the checkpoint"):
-        train(more, tmp_path / "run", resume=True)
 
 
 def test_the_teachers_word_and_rewards_add_up():
