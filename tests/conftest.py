@@ -68,7 +68,7 @@ MOST_MAPPINGS = 40_000
 """Memory mappings of a test process. A program on CPU takes about 15, and Linux aborts a process at 65,530."""
 
 
-LOOKED_EVERY = 8  # tests; a look takes some ten milliseconds, and no test has 1,000 programs
+LOOKED_EVERY = 16  # tests; a look takes some ten milliseconds, and no test has 500 programs
 _tests = itertools.count()
 
 
