@@ -62,6 +62,8 @@ NAMES_OF: dict[tuple[str, ...], str] = {
     ("runtime.heartbeat_seconds",): "join_seconds",
     ("judge.score_range",): "least_score most_score",
     ("judge.prices",): "prompt_price completion_price",
+    ("judge.weight",): "asks",
+    ("shaping.position.window",): "from_step until_step",
     ("environment.reward_range",): "least_reward most_reward",
 }
 """The last part of their names, or of former names of ours, in lower case, for our settings."""

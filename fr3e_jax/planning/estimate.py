@@ -19,7 +19,13 @@ from fr3e_jax.configuration.teacher_section import TeacherConfig
 from fr3e_jax.hub import model_directory
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.planning.mesh_sizes import MeshSizes, rollout_sizes, training_sizes
-from fr3e_jax.planning.workload import decoder_sizes, filled_lanes, largest_micro_batch, promoted_rows
+from fr3e_jax.planning.workload import (
+    bases_per_prompt,
+    decoder_sizes,
+    filled_lanes,
+    largest_micro_batch,
+    promoted_positions,
+)
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.int8 import channel_elements, with_scales
@@ -215,8 +221,9 @@ class Estimator:
 
     def promoted_bytes(self) -> float:
         """Bytes of the promoted trunks of a round."""
-        rows, capacity = promoted_rows(self.config, self.roll.batch_shards)
-        return self.config.rollout.prompts_per_round * self.cache_bytes(rows * capacity // self.roll.batch_shards)
+        shards = self.roll.batch_shards
+        bases = self.config.rollout.prompts_per_round * bases_per_prompt(self.config)
+        return bases * self.cache_bytes(promoted_positions(self.config, shards) // shards)
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
@@ -496,15 +503,15 @@ class Estimator:
         return Estimate(arrays, self.beside_policy(), 0.0, sum(arrays.values()), sent, 0.0, moved_bytes=moved)
 
     def promote(self) -> Estimate:
-        """The promotion of a prompt's expanded bases: lanes are read on their shards, and summed to all of them."""
+        """The promotion of an expanded base: its lane is read on its shard, and summed to all of them."""
         base, shards = decoder_sizes(self.config, self.slots), self.roll.batch_shards
-        rows, capacity = promoted_rows(self.config, shards)
+        capacity = promoted_positions(self.config, shards)
         decoder = self.slots // shards * (base.trunk_capacity + base.lanes * base.capacity)
-        gathered = self.cache_bytes(rows * capacity)
-        arrays = {"decoder": self.cache_bytes(decoder), "trunks": self.cache_bytes(rows * capacity // shards)}
+        gathered = self.cache_bytes(capacity)
+        arrays = {"decoder": self.cache_bytes(decoder), "trunks": self.cache_bytes(capacity // shards)}
         arrays["whole rows on every shard"] = 2 * gathered if shards > 1 else 0.0
         beside = self.beside_rollouts() | {"weights of rollouts": self.rollout_weights()}
-        sent, text = 2 * (shards - 1) / shards * gathered, f"{rows} trunks of {capacity}"
+        sent, text = 2 * (shards - 1) / shards * gathered, f"a trunk of {capacity}"
         moved = 2 * arrays["trunks"] + 2 * arrays["whole rows on every shard"]
         return Estimate(arrays, beside, 0.0, sum(arrays.values()), 0.0, sent, moved_bytes=moved, shape=text)
 

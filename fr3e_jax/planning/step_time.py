@@ -35,6 +35,7 @@ class Amounts:
     base_tokens: float
     explored_tokens: float
     explored_rollouts: float
+    promotions: float  # of expanded bases
     prefill_positions: float
     trained_rollouts: int
     loss_tokens: int
@@ -76,6 +77,7 @@ def step_amounts(config: Config, assumed: Assumptions, slots: int) -> Amounts:
         base_tokens=prompts * rollout.rollouts_per_prompt * response,
         explored_tokens=prompts * assumed.kept_share * explored * rest,
         explored_rollouts=prompts * assumed.kept_share * explored,
+        promotions=prompts * assumed.kept_share * bases_per_prompt(config),
         prefill_positions=prompts * config.data.max_prompt_tokens,
         trained_rollouts=training.batch_rollouts,
         loss_tokens=passes * sum(length for _, length in branches),
@@ -146,7 +148,7 @@ def stages(plans: Sequence[ProgramPlan], amounts: Amounts, *, separate: bool = F
         "teach": amounts.taught_positions,
         "accumulate": amounts.trained_positions,
     }
-    calls = {"reshard": 1.0, "promote": amounts.prompts, "apply": float(amounts.updates)}
+    calls = {"reshard": 1.0, "promote": amounts.promotions, "apply": float(amounts.updates)}
     calls |= {plan.name: max(positions[plan.name] / plan.positions, 1) for plan in plans if positions.get(plan.name)}
     sides = dict.fromkeys(SAMPLING, "sampling") | dict.fromkeys(("score", "teach", "accumulate", "apply"), "training")
     sides = sides if separate else {}

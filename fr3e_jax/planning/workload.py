@@ -6,14 +6,13 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.micro_batch_shapes import declared_rows
 from fr3e_jax.programs.decoder_state import DecoderSizes
 from fr3e_jax.programs.row_shape import RowShape
-from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.rollouts.declared_shapes import base_call, declared_shapes, explore_call
 from fr3e_jax.rollouts.requests import STREAM_NAMES
 
 TrunkBranches = tuple[tuple[int, int], ...]
 """A training trunk: for each branch, its fork and the number of its tokens."""
 
-_STOP_IDS = 2
+STOP_IDS = 2  # of a branch, as in most chat models
 
 
 def decoder_sizes(config: Config, slots: int, *, explore: bool = False) -> DecoderSizes:
@@ -25,7 +24,7 @@ def decoder_sizes(config: Config, slots: int, *, explore: bool = False) -> Decod
         trunk_capacity=shapes.responses[-1] if explore else shapes.prompt,
         capacity=shapes.rings[-1],
         names=STREAM_NAMES,
-        stops=_STOP_IDS,
+        stops=STOP_IDS,
         promotable=shapes.promotable and not explore,
     )
 
@@ -36,10 +35,10 @@ def filled_lanes(config: Config, explore: bool = False) -> int:
     return min(config.rollout.lanes_per_trunk, call.lanes)
 
 
-def promoted_rows(config: Config, shards: int) -> tuple[int, int]:
-    """Rows of one promotion, and positions of each, which are split over ``shards`` batch shards."""
+def promoted_positions(config: Config, shards: int) -> int:
+    """Positions of a promoted base, which are split over ``shards`` batch shards."""
     capacity = declared_shapes(config).responses[-1]
-    return power_of_two(bases_per_prompt(config)), -(-capacity // shards) * shards
+    return -(-capacity // shards) * shards
 
 
 def bases_per_prompt(config: Config) -> int:

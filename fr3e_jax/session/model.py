@@ -305,20 +305,11 @@ def open_model(
     types = config.model.param_dtype, config.model.compute_dtype
     read = read_type(config.rollout.param_dtype, *types, kernel_platform(mesh))
     tensor = rollout_tensor(config, architecture, read, split, len(sampling) or mesh.size, memory)
-    model, decoding = model_on_meshes(config, architecture, mesh, sampling, tensor)
-    return model, decoder_programs(config.model, model, decoding, keeps_routes=keeps_routes)
-
-
-def model_on_meshes(
-    config: Config, architecture: Architecture, mesh: Mesh, sampling: list, tensor: int
-) -> tuple[Model, Mesh]:
-    """The model, and the mesh that its rollouts are decoded on: of the devices ``sampling``, or else those of ``mesh``.
-
-    ``tensor``: see `rollout_tensor`.
-    """
-    sizes = {"fsdp": config.mesh.rollout_fsdp, "tensor": tensor}
-    if not sampling:
+    sizes = {"fsdp": m.rollout_fsdp, "tensor": tensor}
+    if sampling:
+        decoding, leaving = sampler_mesh(mesh, sampling, **sizes)
+        model = model_on(mesh, config, architecture, leaving, decoding)
+    else:
         decoding = rollout_mesh(mesh, **sizes)
-        return model_on(mesh, config, architecture, decoding), decoding
-    sampler, leaving = sampler_mesh(mesh, sampling, **sizes)
-    return model_on(mesh, config, architecture, leaving, sampler), sampler
+        model = model_on(mesh, config, architecture, decoding)
+    return model, decoder_programs(config.model, model, decoding, keeps_routes=keeps_routes)
