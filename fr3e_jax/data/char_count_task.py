@@ -22,7 +22,8 @@ from fr3e_jax.verdict import Verdict
 class CharCountTask(ProceduralTask):
     """*Char count* with the settings ``data.char_count``; see ``fr3e_jax.data.task.Task``."""
 
-    name, person = "char_count", b"char count split"
+    name = section = "char_count"
+    person = b"char count split"
 
     def sample(self, rng: np.random.Generator, **options: int) -> tuple[str, str]:
         shortest, longest = self.config.letters

@@ -53,7 +53,8 @@ def hints(combination: str, guess: str) -> str:
 class LockTask(ProceduralTask):
     """*Lock* with the settings ``data.lock``; see ``fr3e_jax.data.task.Task``."""
 
-    name, person = "lock", b"lock test split"
+    name = section = "lock"
+    person = b"lock test split"
     environment = Lock
 
     def sample(self, rng: np.random.Generator, **options: int) -> tuple[str, str]:

@@ -33,7 +33,8 @@ _START: Square = (1, 1)
 class MazeTask(ProceduralTask):
     """*Maze* with the settings ``data.maze``; see ``fr3e_jax.data.task.Task``."""
 
-    name, person = "maze", b"maze test split"
+    name = section = "maze"
+    person = b"maze test split"
 
     def sample(self, rng: np.random.Generator, **options: int) -> tuple[str, str]:
         maze = draw_maze(rng, self.config.side)

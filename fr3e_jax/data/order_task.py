@@ -19,7 +19,7 @@ MODULUS = 10  # of the arithmetic: operands and results are single digits
 class OrderTask(ProceduralTask):
     """*Order* with the settings ``data.order``; see ``fr3e_jax.data.task.Task``."""
 
-    name = "order"
+    name = section = "order"
     person, development = b"order test split", 4  # all splits have expressions for every number of operands
 
     def sample(self, rng: np.random.Generator, **options: int) -> tuple[str, str]:

@@ -26,17 +26,19 @@ class ProceduralTask(abc.ABC):
     A hash gives each problem its split: one in 16 to test (part 0) and to development, the rest to train.
 
     Attributes:
-      name: of the task and of its section of ``data``, which is ``config``.
+      name: of the task.
+      section: of the settings, ``data.SECTION``, which is ``config``; a task that extends another one keeps it.
       person: sets the hash of one task apart from others', at most 16 bytes.
       development: the part that is the development split, 1 to 15.
     """
 
     name: str
+    section: str
     person: bytes
     development = 1
 
     def __init__(self, data: DataConfig):
-        self.config, self.seed = getattr(data, self.name), data.seed
+        self.config, self.seed = getattr(data, self.section), data.seed
         self.dropped: dict[str, int] = {}
 
     def problems(self, split: Split) -> ProceduralProblems:

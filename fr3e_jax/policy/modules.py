@@ -5,7 +5,6 @@ Norm and gate have hand-written gradients. Each comment says what XLA would othe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -92,23 +91,6 @@ class Linear(nnx.Module):
             y = y + self.adapter(flat)
         y = y.reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + _along_last(self.bias, y).astype(x.dtype)
-
-
-def recomputed(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """``function`` of arrays, whose backward pass stores its arguments alone and computes the rest again.
-
-    `jax.checkpoint` saves nothing on CPU: XLA drops its barriers there, and computes early what could wait. So the
-    first argument, an array, gets a term of 0 times the cotangent, which does not exist in the forward pass.
-    """
-
-    def backward(arguments, cotangent):
-        first, *rest = arguments
-        late = first + 0 * cotangent[(0,) * cotangent.ndim].astype(first.dtype)
-        return jax.vjp(function, late, *rest)[1](cotangent)
-
-    run = jax.custom_vjp(function)
-    run.defvjp(lambda *arguments: (function(*arguments), arguments), backward)
-    return run
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

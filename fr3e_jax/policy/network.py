@@ -41,7 +41,7 @@ from fr3e_jax.policy.attention import (
 from fr3e_jax.policy.decode_attention import OwnCache, step_attention
 from fr3e_jax.policy.experts import NO_ROUTES, Passed, RoutedExperts, Routes, apply_experts, routes_type
 from fr3e_jax.policy.head import LOCAL_STATES, Head, StateTransfer
-from fr3e_jax.policy.modules import GATES, Linear, RMSNorm, parameter, product, recomputed
+from fr3e_jax.policy.modules import GATES, Linear, RMSNorm, parameter, product
 from fr3e_jax.policy.rotary import Rotation, rotary, rotation
 from fr3e_jax.policy.router_sums import RouterSums, in_turn, of_layers
 
@@ -162,7 +162,6 @@ class MeshLayout:
     attend_step: Callable = step_attention  # or the same in a fused kernel
     experts: Callable = apply_experts  # or the same with experts or their columns on several devices
     states: StateTransfer = LOCAL_STATES  # of rows to the head
-    spares_memory: bool = False  # the backward pass computes an MLP's activation again
     lay_out_head: bool = False  # whether a loop of decode steps first lays a tied head out as [E, V]
 
     @property
@@ -248,14 +247,7 @@ class Block(nnx.Module):
         if self.experts is not None:
             added, passed = self.experts(flat, layout.experts, routes)
             return added.reshape(x.shape), passed
-        graphdef, state = nnx.split(self.down)
-
-        def down(gate, up, state):
-            return nnx.merge(graphdef, state)(GATES[self.activation](gate, up))
-
-        if layout.spares_memory and self.down.adapter is None:  # else it would compute gradients of frozen kernels
-            down = recomputed(down)
-        return down(self.gate(flat), self.up(flat), state).reshape(x.shape), None
+        return self.down(GATES[self.activation](self.gate(flat), self.up(flat))).reshape(x.shape), None
 
     def _add(
         self, x: jax.Array, mixed: jax.Array, layout: MeshLayout, routes: Routes = NO_ROUTES

@@ -213,7 +213,7 @@ def mesh_layout(mesh: Mesh, attention: str = "xla", *, each_replica: bool = Fals
         attend, step = fused_rows(mesh, each_replica=each_replica), fused_steps(mesh)
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if mesh.size == 1:
-        return MeshLayout(layer=_layer, attend_rows=attend, attend_step=step, spares_memory=on_cpu, lay_out_head=on_cpu)
+        return MeshLayout(layer=_layer, attend_rows=attend, attend_step=step, lay_out_head=on_cpu)
     tensor, rows = mesh.shape["tensor"], row_axes(mesh, each_replica=each_replica)
 
     def put(x, *axes):

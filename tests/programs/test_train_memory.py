@@ -13,7 +13,6 @@ from network_programs import adamw, train_programs
 from fr3e_jax.learning.configured_programs import token_chunk
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.policy.modules import gated_silu, recomputed
 from fr3e_jax.policy.network import build_network
 
 VOCABULARY, CHUNK = 151_936, 32
@@ -69,26 +68,3 @@ def test_gradients_parameters_and_state_are_updated_in_place(tiny_network):
 )
 def test_a_large_vocabulary_makes_small_chunks_on_cpu_alone(most, vocabulary, platform, tokens):
     assert token_chunk(most, vocabulary, platform) == tokens
-
-
-def test_recomputed_layers_store_their_arguments_alone_and_change_no_bit_of_the_gradient():
-    layers, tokens, width = 6, 512, 64
-    kernels = jax.random.normal(jax.random.key(0), (layers, 3, width, width)) / width**0.5
-    x = jax.random.normal(jax.random.key(1), (tokens, width))
-
-    def gradient(wrapper):
-        def down(gate, up, kernel):
-            return gated_silu(gate, up) @ kernel
-
-        def loss(kernels, x):
-            for gate, up, kernel in kernels:
-                x = x + wrapper(down)(x @ gate, x @ up, kernel)
-            return jnp.sum(x * x)
-
-        return jax.jit(jax.grad(loss)).lower(kernels, x).compile()
-
-    stored, again = gradient(lambda down: down), gradient(recomputed)
-    np.testing.assert_array_equal(stored(kernels, x), again(kernels, x))
-    activation = tokens * width * 4
-    spared = stored.memory_analysis().temp_size_in_bytes - again.memory_analysis().temp_size_in_bytes
-    assert spared > (layers - 1) * activation
