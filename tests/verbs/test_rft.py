@@ -137,7 +137,7 @@ def test_a_resumed_run_says_what_differs_keeps_the_former_settings_and_refuses_a
 )
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(tmp_path, tiny_run, monkeypatch, session, asked):
     """SIGTERM while responses are graded: after two problems of the first evaluation, with 4 answers each."""
-    settings = {"checkpoint__every": 2, "evaluation__every": 1}
+    settings = {"checkpoint__every": 2, "evaluation__every": 1, "optimizer__learning_rate": 1e-3}
     whole, path = run_of(tmp_path / "whole", tiny_run, **settings), tmp_path / "run"
     monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {asked}")
     assert rft(tiny_run.config(**SETTINGS | settings), path) == 0
