@@ -362,7 +362,7 @@ class Policy:
         return Completion(
             prompt=prompt,
             text=self.texts.response_text(rollout.token_ids, rollout.finished),
-            token_ids=rollout.token_ids.copy(),  # a rollout's arrays are views of all that the call sampled
+            token_ids=rollout.token_ids.copy(),  # arrays of one's own: those of a rollout are read when they are needed
             logprobs=rollout.logprobs.copy(),
             entropies=rollout.entropies.copy(),
             finished=rollout.finished,

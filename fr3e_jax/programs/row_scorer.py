@@ -35,9 +35,7 @@ class RowScorer:
 
     graphdef: nnx.GraphDef
     chunk: int = 1024  # tokens of each shard whose logits exist at once
-    shards: int = (
-        1  # groups of rows or of their parts, one for each shard of the mesh; tokens are sorted within a group
-    )
+    shards: int = 1  # groups of rows or of their parts, one for each shard of the mesh: tokens are sorted within one
     options: ForwardOptions = DEFAULT_OPTIONS
     axis: str | None = None  # of replicas, over which the pass is mapped
     columns: int | None = None  # tokens of the vocabulary that are scored, the first ones; None: all

@@ -62,9 +62,7 @@ class SampledTokens:
 
     def __init__(self, slots: int, lanes: int):
         self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the lane's current or last branch
-        self._columns: list[
-            _Column
-        ] = []  # token ids, log-probs, entropies, magnitudes, routes; lists are never changed
+        self._columns: list[_Column] = []  # ids, log-probs, entropies, magnitudes, routes; no list is changed
         self._dropped = self._taken = 0  # chunks before those of the columns, and chunks in all
         self._first = np.zeros((slots, lanes), np.int64)  # number of the chunk in which the current branch began
         self._last = self._first  # of the branches that the last chunk ended
