@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -42,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("interrupted")
         return 130  # 128 + SIGINT, as shells have it
+    finally:
+        # The process ends next: Ctrl-C then ends it at once, without a traceback from a library's clean-up.
+        if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _complain(text: str) -> None:

@@ -77,7 +77,7 @@ def test_a_run_told_to_stop_at_a_random_moment_equals_an_uninterrupted_one(
 ):
     number, rng, run, stops = signal.Signals[name], generator(name, seed), run_process(), 0
     for _ in range(2):
-        code = interrupt(run.start(*run.resume_arguments()), number, rng.uniform(0.5, 7))
+        code = interrupt(run.start(*run.resume_arguments()), number, rng.uniform(1, 7))
         # 0: the last finished step is saved, or the run was over; else nothing had begun that cannot be repeated
         assert code in (0, 128 + number, -number), run.log.read_text()
         stops += 1

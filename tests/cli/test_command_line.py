@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import types
@@ -207,3 +208,15 @@ def test_package_runs_as_a_module():
     command = [sys.executable, "-m", "fr3e_jax", "trian"]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2 and ended.stderr.startswith("fr3e: error: expected a verb")
+
+
+def test_ctrl_c_while_the_process_ends_shows_no_traceback():
+    program = (
+        "import atexit, os, signal, sys\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "from fr3e_jax.cli import main\n"
+        "sys.argv = ['fr3e', '--version']\n"
+        "sys.exit(main())"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, f"fr3e_jax {__version__}\n", "")
