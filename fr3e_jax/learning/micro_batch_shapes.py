@@ -16,6 +16,7 @@ import numpy as np
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.row_planner import CALL, LEAST_SIZE, PlannedBatch
 from fr3e_jax.learning.trained_trunks import owns_of, planned_sizes
+from fr3e_jax.objectives.return_depths import probed_depths
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.size_buckets import power_of_two, size_bucket
 from fr3e_jax.rollouts.expected_lengths import expected_lengths
@@ -31,6 +32,9 @@ _EACH_LANE = 12  # numbers of lanes up to this are all tried
 _TRUNK_STEP = 1024  # most positions between sizes of trunks
 _CAPACITIES = 3  # for branches that do not cross lanes: enough for the longest, a half, and a quarter of that
 _PROMISING = 12  # rows that are tried beside the first two
+_DEPTHS = 0.25, 0.95  # of a kept base's tokens: where most visits continue it
+_SPACING = 1 / 16  # of them, between the depths of a visit
+_CONTINUED = 0.5, 1.5  # tokens of a continuation, as parts of what the base itself has behind the depth
 
 Sizes = tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]  # forks of each trunk's branches, and their tokens
 
@@ -140,7 +144,8 @@ def expected_mini_batches(config: Config, count: int, rollouts: int) -> Iterator
     """Mini-batches of random lengths, of about ``rollouts`` rollouts.
 
     A recipe that states no mean length gets means from a third of the cap up. The rollouts of a mini-batch vary, too: a
-    run has other lengths than its recipe expects.
+    run has other lengths than its recipe expects. With kept bases, every second mini-batch is one of continuations
+    alone: a run takes several such steps after a round of fresh prompts.
     """
     random = np.random.default_rng(0)
     mean, cap = config.rollout.expected_tokens, config.rollout.max_response_tokens
@@ -148,7 +153,10 @@ def expected_mini_batches(config: Config, count: int, rollouts: int) -> Iterator
         expected = expected_lengths(mean or max(cap * (count + 2 * batch + 1) // (3 * count), 1), cap)
         trunks: list[list[tuple[int, int]]] = []
         while sum(map(len, trunks)) < rollouts * (3 + batch % 3) / 4:
-            trunks += _trunks_of_a_prompt(config, expected, random)
+            if not config.returns.size or batch % 2 == 0:
+                trunks += _trunks_of_a_prompt(config, expected, random)
+            if config.returns.size:
+                trunks += _trunks_of_kept_bases(config, expected, random)
         forks, lengths = ([[branch[n] for branch in trunk] for trunk in trunks] for n in (0, 1))
         yield planned_sizes(forks, lengths, owns_of(config.explore, forks))[:2]
 
@@ -156,30 +164,53 @@ def expected_mini_batches(config: Config, count: int, rollouts: int) -> Iterator
 def _trunks_of_a_prompt(
     config: Config, expected: np.ndarray, random: np.random.Generator
 ) -> Iterator[list[tuple[int, int]]]:
-    """The training trunks of one prompt: (fork, tokens) of the branches of each."""
-    rollout, explore, returns, longest = config.rollout, config.explore, config.returns, config.data.max_prompt_tokens
-    prompt = int(random.integers(-(-longest // 2), longest + 1))
+    """The training trunks of one fresh prompt: (fork, tokens) of the branches of each."""
+    rollout, explore, prompt = config.rollout, config.explore, _prompt_length(config, random)
 
     def length(before: int = 0) -> int:
         return max(int(random.choice(expected)) - before, 1)
 
-    def trained(states: Sequence[int], rollouts: int) -> list[tuple[int, int]]:
-        """Branches of some of the states: the rollouts of the others are all right or all wrong."""
-        chosen = sorted(random.permutation(states)[: random.integers(1, len(states) + 1)].tolist())
-        return [(prompt + state, length(state)) for state in chosen for _ in range(rollouts)]
-
     if not explore.enabled or explore.train_base:
         yield [(prompt, length()) for _ in range(rollout.rollouts_per_prompt)]
-    returned = returns.max_share / (1 - returns.max_share) * rollout.rollouts_per_prompt * expected.mean()
-    while returns.size and returned > 0:
-        first, last = sorted(random.integers(0, length(), 2).tolist())
-        branches = trained(np.linspace(first, last, returns.depths).astype(int).tolist(), returns.rollouts)
-        returned -= sum(tokens for _, tokens in branches)
-        yield branches
     for _ in range(max(min(explore.max_correct + explore.max_wrong, rollout.rollouts_per_prompt), 1) * explore.enabled):
         base = length()
         states = sorted(random.integers(0, base, explore.num_anchors).tolist())
         if explore.initial_state == "fresh":
             states = [0, *states]
-        branches = trained(states, explore.rollouts_per_state) if explore.train_states else []
+        trained = _mixed(states, random) if explore.train_states else []
+        branches = [(prompt + state, length(state)) for state in trained for _ in range(explore.rollouts_per_state)]
         yield branches + [(prompt, base)] * (explore.block_credit or not explore.train_states)
+
+
+def _trunks_of_kept_bases(
+    config: Config, expected: np.ndarray, random: np.random.Generator
+) -> Iterator[list[tuple[int, int]]]:
+    """The training trunks of the kept bases that are visited beside one fresh prompt, as `_trunks_of_a_prompt`.
+
+    The depths of a visit lie close together, and seldom near the prompt, or are fixed ones.
+    """
+    returns, cap = config.returns, config.rollout.max_response_tokens
+    tokens = returns.max_share / (1 - returns.max_share) * config.rollout.rollouts_per_prompt * expected.mean()
+    while tokens > 0:
+        prompt, base = _prompt_length(config, random), max(int(random.choice(expected)), 1)
+        middle, spacing = random.uniform(*_DEPTHS) * base, _SPACING * base
+        if returns.depth_rule == "fixed":
+            middle, spacing = base / 2, base / (returns.depths + 1)
+        depths = probed_depths(middle, spacing, returns.depths, base).tolist()
+        branches = [
+            (prompt + depth, max(min(int((base - depth) * random.uniform(*_CONTINUED)), cap - depth), 1))
+            for depth in _mixed(depths, random)
+            for _ in range(returns.rollouts)
+        ]
+        tokens -= sum(length for _, length in branches)
+        yield branches
+
+
+def _prompt_length(config: Config, random: np.random.Generator) -> int:
+    longest = config.data.max_prompt_tokens
+    return int(random.integers(-(-longest // 2), longest + 1))
+
+
+def _mixed(states: Sequence[int], random: np.random.Generator) -> list[int]:
+    """Some of the states: the rollouts of the others are all right or all wrong."""
+    return sorted(random.permutation(states)[: random.integers(1, len(states) + 1)].tolist())

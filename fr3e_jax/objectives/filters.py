@@ -1,5 +1,7 @@
 """Groups without signal, and how a group gets one: enough responses of both kinds. On the host.
 
+`fr3e_jax.loop.first_return` rejects prompts by them, `fr3e_jax.loop.explore` states.
+
 Dimension key: M rewards of a group (base rollouts of a prompt, or branches of a state); `batch` is any leading axes.
 """
 

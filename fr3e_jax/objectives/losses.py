@@ -4,6 +4,8 @@ A loss is a sum over tokens, each divided by its sequence's divisor (`token_divi
 whole mini-batch (`aggregation_denominator`). The token counts alone decide both, so the caller sums over micro-batches,
 devices and accumulation steps and divides once. The result depends neither on sharding nor on packing.
 
+`fr3e_jax.programs.train_programs` chooses among the losses.
+
 Dimension key: T tokens of a response (one row = one sequence); `batch` is any leading axes.
 """
 

@@ -2,7 +2,7 @@
 
 The scale of a channel lies beside its kernel, as ``params[...]["channel_scale"]``. Only the stored kernels are narrow:
 a product reads them in its input's type and multiplies the result by the scales (`modules.Linear`). Embedding, head,
-norms, biases and adapters stay as they are.
+norms, biases and adapters stay as they are. `fr3e_jax.programs.reshard` makes the copy after each update.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Changes since the checkpoint that a resumed run goes on from: settings, data, versions, records of its steps.
 
-`train`, `sft` and `rft` share it.
+`train`, `sft` and `rft` share it. `fr3e_jax.runs.checkpoints` finds the checkpoint.
 """
 
 from __future__ import annotations
