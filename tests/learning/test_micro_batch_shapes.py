@@ -51,6 +51,16 @@ def test_mini_batches_of_expected_lengths_lie_in_declared_rows_alone(recipe):
         assert useful > 0.6 * sum(shape.positions for _, shape in plan)
 
 
+def test_continuations_alone_fill_declared_rows():
+    """After a round of fresh prompts a run takes steps of nothing else. Two mixed depths of 16 bases of 240 tokens."""
+    config = load_config("configs/experiments/order_16/return.yaml", [], training=False)
+    forks = [[200] * 4 + [212] * 4] * 16
+    lengths = [[60] * 4 + [48] * 4] * 16
+    plan = plan_rows(forks, lengths, declared_rows(config, 1, 3e-3), key_cost=3e-3)
+    useful = sum(row.filled + row.tokens for micro, _ in plan for row in micro)
+    assert useful > 0.6 * sum(shape.positions for _, shape in plan)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_any_branches_are_complete_in_any_declared_rows(seed):
     """Those that no declared row holds, too: they get rows of one more shape."""
