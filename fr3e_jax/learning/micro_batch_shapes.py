@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from fr3e_jax.rollouts.expected_lengths import expected_lengths
 
 WINDOW = 3  # lanes that a token sees where branches lie end to end (docs/developers/performance_notebook.md)
 MOST_SHAPES = 6
+_FRESH_BESIDE_KEPT = 2  # of them for fresh prompts where kept bases have theirs: a prompt alone is a short trunk
 _WORTH = 0.97  # a further row must leave at most this part of the work
 _BATCHES = 6  # mini-batches that shapes are chosen for
 _BRANCHES = 1024  # larger mini-batches are cut
@@ -36,6 +38,7 @@ _DEPTHS = 0.25, 0.95  # of a kept base's tokens: where most visits continue it
 _SPACING = 1 / 16  # of them, between the depths of a visit
 _CONTINUED = 0.5, 1.5  # tokens of a continuation, as parts of what the base itself has behind the depth
 
+Kind = Literal["fresh", "kept"]
 Sizes = tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]  # forks of each trunk's branches, and their tokens
 
 
@@ -48,17 +51,31 @@ def declared_rows(config: Config, shards: int, key_cost: float) -> tuple[RowShap
       key_cost: see `fr3e_jax.learning.row_planner.plan_rows`.
     """
     cap, prompt = config.rollout.max_response_tokens, config.data.max_prompt_tokens
-    longest_trunk = prompt + cap - 1 if config.explore.enabled or config.returns.size else prompt
     rollouts, tokens = min(config.training.mini_batch_rollouts, _BRANCHES), config.training.micro_batch_tokens
-    expected = expected_mini_batches(config, min(_BATCHES, 2 * _BRANCHES // rollouts), rollouts)
-    batches = tuple(tuple(tuple(map(tuple, sizes)) for sizes in batch) for batch in expected)  # hashable
-    return _chosen_once(batches, (longest_trunk, cap), tokens=tokens, shards=shards, key_cost=key_cost)
+
+    def chosen(kind: Kind, trunk: int, most: int) -> tuple[RowShape, ...]:
+        expected = expected_mini_batches(config, min(_BATCHES, 2 * _BRANCHES // rollouts), rollouts, kind)
+        batches = tuple(tuple(tuple(map(tuple, sizes)) for sizes in batch) for batch in expected)  # hashable
+        return _chosen_once(batches, (trunk, cap), tokens=tokens, most_shapes=most, shards=shards, key_cost=key_cost)
+
+    longest = prompt + cap - 1
+    fresh_trunk = longest if config.explore.enabled else prompt
+    if not config.returns.size:
+        return chosen("fresh", fresh_trunk, MOST_SHAPES)
+    fresh, kept = chosen("fresh", fresh_trunk, _FRESH_BESIDE_KEPT), chosen("kept", longest, MOST_SHAPES)
+    return tuple(dict.fromkeys((*fresh, *kept)))
 
 
 def chosen_shapes(
-    batches: Sequence[Sizes], longest: tuple[int, int], *, tokens: int, shards: int = 1, key_cost: float = 0.0
+    batches: Sequence[Sizes],
+    longest: tuple[int, int],
+    *,
+    tokens: int,
+    most_shapes: int = MOST_SHAPES,
+    shards: int = 1,
+    key_cost: float = 0.0,
 ) -> tuple[RowShape, ...]:
-    """At most `MOST_SHAPES` shapes with which mini-batches like these cost least.
+    """At most ``most_shapes`` shapes with which mini-batches like these cost least.
 
     Each row is declared one to a shard and in a larger number. Full micro-batches are then large, and few rows are
     empty.
@@ -67,6 +84,7 @@ def chosen_shapes(
       batches: mini-batches.
       longest: positions of the longest trunk and tokens of the longest branch; the first row holds both.
       tokens: positions of a micro-batch, padding counted; only the smallest row of a size may exceed it.
+      most_shapes: see above.
       shards, key_cost: see `declared_rows`.
     """
     planned = [PlannedBatch(*batch) for batch in batches]
@@ -84,7 +102,7 @@ def chosen_shapes(
             for row in tried
             for most in _row_numbers(max(positions // row.positions, 1))
         }
-        works = {pair: work((*chosen, *pair)) for pair in pairs if len(chosen) + len(pair) <= MOST_SHAPES}
+        works = {pair: work((*chosen, *pair)) for pair in pairs if len(chosen) + len(pair) <= most_shapes}
         ranked = sorted(works, key=lambda pair: (works[pair], pair))
         if not ranked or works[ranked[0]] > _WORTH * least:
             break
@@ -140,12 +158,11 @@ def _trunk_bucket(size: int) -> int:
     return -(-size // step) * step
 
 
-def expected_mini_batches(config: Config, count: int, rollouts: int) -> Iterator[Sizes]:
-    """Mini-batches of random lengths, of about ``rollouts`` rollouts.
+def expected_mini_batches(config: Config, count: int, rollouts: int, kind: Kind = "fresh") -> Iterator[Sizes]:
+    """Mini-batches of random lengths, of about ``rollouts`` rollouts of fresh prompts or continuations of kept bases.
 
     A recipe that states no mean length gets means from a third of the cap up. The rollouts of a mini-batch vary, too: a
-    run has other lengths than its recipe expects. With kept bases, every second mini-batch is one of continuations
-    alone: a run takes several such steps after a round of fresh prompts.
+    run has other lengths than its recipe expects.
     """
     random = np.random.default_rng(0)
     mean, cap = config.rollout.expected_tokens, config.rollout.max_response_tokens
@@ -153,10 +170,7 @@ def expected_mini_batches(config: Config, count: int, rollouts: int) -> Iterator
         expected = expected_lengths(mean or max(cap * (count + 2 * batch + 1) // (3 * count), 1), cap)
         trunks: list[list[tuple[int, int]]] = []
         while sum(map(len, trunks)) < rollouts * (3 + batch % 3) / 4:
-            if not config.returns.size or batch % 2 == 0:
-                trunks += _trunks_of_a_prompt(config, expected, random)
-            if config.returns.size:
-                trunks += _trunks_of_kept_bases(config, expected, random)
+            trunks += _TRUNKS[kind](config, expected, random)
         forks, lengths = ([[branch[n] for branch in trunk] for trunk in trunks] for n in (0, 1))
         yield planned_sizes(forks, lengths, owns_of(config.explore, forks))[:2]
 
@@ -182,28 +196,27 @@ def _trunks_of_a_prompt(
         yield branches + [(prompt, base)] * (explore.block_credit or not explore.train_states)
 
 
-def _trunks_of_kept_bases(
+def _trunks_of_a_kept_base(
     config: Config, expected: np.ndarray, random: np.random.Generator
 ) -> Iterator[list[tuple[int, int]]]:
-    """The training trunks of the kept bases that are visited beside one fresh prompt, as `_trunks_of_a_prompt`.
+    """The training trunk of one visit to a kept base, as `_trunks_of_a_prompt`.
 
     The depths of a visit lie close together, and seldom near the prompt, or are fixed ones.
     """
     returns, cap = config.returns, config.rollout.max_response_tokens
-    tokens = returns.max_share / (1 - returns.max_share) * config.rollout.rollouts_per_prompt * expected.mean()
-    while tokens > 0:
-        prompt, base = _prompt_length(config, random), max(int(random.choice(expected)), 1)
-        middle, spacing = random.uniform(*_DEPTHS) * base, _SPACING * base
-        if returns.depth_rule == "fixed":
-            middle, spacing = base / 2, base / (returns.depths + 1)
-        depths = probed_depths(middle, spacing, returns.depths, base).tolist()
-        branches = [
-            (prompt + depth, max(min(int((base - depth) * random.uniform(*_CONTINUED)), cap - depth), 1))
-            for depth in _mixed(depths, random)
-            for _ in range(returns.rollouts)
-        ]
-        tokens -= sum(length for _, length in branches)
-        yield branches
+    prompt, base = _prompt_length(config, random), max(int(random.choice(expected)), 1)
+    middle, spacing = random.uniform(*_DEPTHS) * base, _SPACING * base
+    if returns.depth_rule == "fixed":
+        middle, spacing = base / 2, base / (returns.depths + 1)
+    depths = probed_depths(middle, spacing, returns.depths, base).tolist()
+    yield [
+        (prompt + depth, max(min(int((base - depth) * random.uniform(*_CONTINUED)), cap - depth), 1))
+        for depth in _mixed(depths, random)
+        for _ in range(returns.rollouts)
+    ]
+
+
+_TRUNKS = {"fresh": _trunks_of_a_prompt, "kept": _trunks_of_a_kept_base}
 
 
 def _prompt_length(config: Config, random: np.random.Generator) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.learning.micro_batch_shapes import MOST_SHAPES, chosen_shapes, declared_rows, expected_mini_batches
-from fr3e_jax.learning.row_planner import Row, micro_batches, plan_rows
+from fr3e_jax.learning.row_planner import PlannedBatch, Row, micro_batches, plan_rows
 from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.rollouts.expected_lengths import expected_lengths
 
@@ -41,7 +41,7 @@ def test_mini_batches_of_expected_lengths_lie_in_declared_rows_alone(recipe):
     shards, key_cost, overrides = RECIPES[recipe]
     config = load_config(recipe, overrides, training=False)
     rows = declared_rows(config, shards, key_cost)
-    assert 1 <= len(set(rows)) == len(rows) <= MOST_SHAPES
+    assert 1 <= len(set(rows)) == len(rows) <= MOST_SHAPES + 2 * (config.returns.size > 0)
     assert declared_rows(config, shards, key_cost) == rows, "a resumed run has the same rows"
     for forks, lengths in itertools.islice(expected_mini_batches(config, 8, 256), 6, None):
         plan = plan_rows(forks, lengths, rows, shards=shards, key_cost=key_cost)
@@ -59,6 +59,19 @@ def test_continuations_alone_fill_declared_rows():
     plan = plan_rows(forks, lengths, declared_rows(config, 1, 3e-3), key_cost=3e-3)
     useful = sum(row.filled + row.tokens for micro, _ in plan for row in micro)
     assert useful > 0.6 * sum(shape.positions for _, shape in plan)
+
+
+def test_fresh_prompts_have_rows_of_their_own_where_bases_are_kept():
+    """A prompt alone is a short trunk: in rows for continuations half of the work would be attention to padding."""
+    returns, fresh = (
+        load_config(f"configs/experiments/order_16/{name}.yaml", [], training=False) for name in ("return", "grpo")
+    )
+    batches = [PlannedBatch(*batch) for batch in expected_mini_batches(fresh, 4, 128)]
+    work, least = (
+        sum(batch.cheapest(declared_rows(config, 1, 3e-3), 3e-3, 64)[0] for batch in batches)
+        for config in (returns, fresh)
+    )
+    assert work < 1.1 * least
 
 
 @pytest.mark.parametrize("seed", range(8))
