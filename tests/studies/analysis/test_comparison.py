@@ -109,6 +109,7 @@ def test_stored_samples_give_an_interval_over_the_same_problems(paths):
     one = found.difference(found.groups[1], "avg@16")
     gained = np.array([1.0, 0, 1, 0, 0, 0])
     assert one.problems == 6 and one.over_problems == interval_over_problems([gained])
+    assert page_content(found)["problems"][0]["name"].startswith("set: set/")  # as in the report of a run
     assert "95 % over problems" in comparison_tables.difference_table(found).columns
     assert found.difference(found.groups[1], "greedy").over_problems == (0.0, 0.0)
     held_out_samples(paths[1], 3, {("set", i): [1.0] * 17 for i in range(6)})  # of the baseline's seed 1
