@@ -197,6 +197,7 @@ def test_the_curves_of_the_page_are_those_of_the_comparison(paths):
     page = page_content(found)
     curve = page["curves"]["avg@16"]["cpu_seconds"]
     assert curve["x"] == [0, 10, 20, 30] and curve["groups"][0]["mean"] == pytest.approx([0.2, 0.275, 0.3625, 0.45])
+    assert [group["dots"] for group in curve["groups"]] == [[0, 1, 3], [0, 1, 2]]  # the others are interpolated
     assert curve["groups"][1]["range"] == [[0.2, 0.3, 0.4, None], [0.2, 0.6, 0.7, None]]
 
 
