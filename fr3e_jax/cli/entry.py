@@ -83,7 +83,8 @@ def _run_verb(arguments: list[str]) -> int:
 
 def overview() -> str:
     """The text of `fr3e --help`."""
-    verbs = "\n".join(f"  {name:<8} {purpose}" for name, purpose in VERBS.items())
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {name:<{width}}  {purpose}" for name, purpose in VERBS.items())
     return f"""usage: fr3e VERB RECIPE [key=value ...]
 
 Reinforcement learning from verifiable rewards by branching (FR3E and its relatives).

@@ -39,7 +39,8 @@ class TableConsole(Console):
 def fitted(text: str) -> str:
     """The text with lines that fit the terminal, broken at words; as it is where the output is no terminal.
 
-    A broken line goes on below its second column, which at least two spaces set off; a command further right.
+    A broken line goes on below its second column, which at least two spaces set off; where this begins in the right
+    half, and in a command, it goes on four places further right than it begins.
     """
     width = shutil.get_terminal_size((0, 0)).columns
     return "\n".join(_broken(line, width) for line in text.split("\n")) if width else text
@@ -51,7 +52,7 @@ def _broken(line: str, width: int) -> str:
     lead = len(line) - len(line.lstrip(" "))
     columns = re.match(r" *\S.*?  +(?=\S)", line)
     column = columns.end() if columns else width
-    indent = column if column <= width // 2 else lead + 4 * line.startswith(COMMANDS)
+    indent = column if column <= width // 2 else lead + 4 * (line.startswith(COMMANDS) or columns is not None)
     pieces = textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(pieces)
 

@@ -39,8 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     stem: Literal["step", "eval"] = "eval" if arguments.eval else "step"
     stored = stored_run.steps(stem)
     if not stored:
+        other = "step" if arguments.eval else "eval"
+        nearest = f"; {'without' if arguments.eval else 'with'} --eval it has some" * bool(stored_run.steps(other))
         raise ConfigError(
-            f"{stored_run.directory.path} has no stored rollouts; expected a run with runtime.store_rollouts=true"
+            f"{stored_run.directory.path} has no stored rollouts{nearest}; expected a run that samples, with "
+            "runtime.store_rollouts=true"
         )
     step = stored[-1] if arguments.step is None else arguments.step
     if step not in stored:

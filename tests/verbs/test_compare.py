@@ -41,6 +41,14 @@ def test_the_flags_stand_above_the_tables(runs, capsys):
         assert title in output
 
 
+def test_a_run_of_another_score_did_not_miss_the_one_to_reach_and_an_empty_setting_has_a_name(runs, capsys):
+    other = ["explore.num_anchors=2", "name=other", "model.path=elsewhere"]
+    made_up_run(runs / "other", settings=other, training={1: spending(3)}, evaluations={1: {"avg@8": 0.1}})
+    assert main(["compare", str(runs), "--reach", "0.35"]) == 0
+    output = capsys.readouterr().out
+    assert "not reached" not in output and "model.path differs: (empty): " in output
+
+
 def test_flags_break_at_words_where_the_terminal_ends(runs, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     made_up_run(runs / "late", seed=2, settings=["explore.num_anchors=2"], training={1: spending(3)}, finished=False)

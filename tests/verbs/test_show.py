@@ -1,5 +1,7 @@
 """``fr3e show``: what the policy said."""
 
+import shutil
+
 import pytest
 
 from fr3e_jax.cli import main
@@ -53,6 +55,14 @@ def test_held_out_responses_begin_with_the_greedy_one(show, finished_run):
     _, text, _ = show(finished_run, "--eval", "--prompts", 1)
     kinds = [line.split()[0] for line in text.splitlines()[1:] if line]
     assert kinds == ["greedy", "eval", "eval", "eval"]
+
+
+def test_a_run_that_samples_in_evaluations_alone_names_the_option_that_shows_them(show, finished_run, tmp_path):
+    run = shutil.copytree(finished_run, tmp_path / "supervised")
+    for path in (run / "rollouts").glob("step_*"):
+        path.unlink()
+    code, _, error = show(run)
+    assert code == 2 and "has no stored rollouts; with --eval it has some" in error
 
 
 def test_long_texts_are_cut_in_the_middle(finished_run):

@@ -104,7 +104,7 @@ def reach_table(comparison: Comparison) -> TextTable | None:
             ratio = ""
             if group is not comparison.baseline and mean is not None and base:
                 ratio = f" (× {mean / base:.2f})"
-            cells.append(_reach(spent) + ratio)
+            cells.append(_reach(spent) + ratio if comparison.final(group, comparison.metric).values else NOTHING)
         rows.append([group.label, *cells])
     return TextTable(
         name="reach",

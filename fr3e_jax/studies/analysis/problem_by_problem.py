@@ -65,8 +65,8 @@ def side_by_side(comparison: Comparison, most_characters: int) -> list[dict[str,
     problems: dict[Problem, dict[str, Any]] = {}
     for i, run in enumerate(runs):
         for key, text in _answers(comparison, run) if run else ():
-            row = problems.setdefault(key, {"name": f"{key[0]} {key[1]}".strip(), "answers": [None] * len(runs)})
-            row |= {name: text.pop(name) or row.get(name, "") for name in ("question", "gold")}
+            row = problems.setdefault(key, {"answers": [None] * len(runs)})
+            row |= {name: text.pop(name) or row.get(name, "") for name in ("name", "question", "gold")}
             row["answers"][i] = text | {"solved": verdicts[i].get(key)}
     rows = [row for row in problems.values() if sum(answer is not None for answer in row["answers"]) > 1]
     rows.sort(key=lambda row: len({answer["solved"] for answer in row["answers"] if answer}) < 2)
@@ -90,6 +90,7 @@ def _answers(comparison: Comparison, run: ComparedRun) -> Iterator[tuple[Problem
         yield (
             key,
             {
+                "name": ": ".join(filter(None, (shown.benchmark, shown.problem_id))),  # as the report of a run has it
                 "question": (shown.prompt or shown.problem_id)[:LONGEST_TEXT],
                 "gold": shown.gold,
                 "response": shown.response[:LONGEST_TEXT],

@@ -249,8 +249,8 @@ def group_runs(
 def _labels(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str], *, by: bool) -> list[str]:
     """Labels, all different: the recipes' names if each group has one of its own, else settings if they are short.
 
-    Long settings are in the table of settings; the labels are then the recipes' names with numbers. The section of a
-    setting is left out where the last part of its name is one of its kind. ``by``: the user named the settings.
+    Long settings are in the table of settings; groups of one recipe then have numbers. The section of a setting is left
+    out where the last part of its name is one of its kind. ``by``: the user named the settings.
     """
     recipes = [" ".join(sorted({str(run.settings.get("name")) for run in group})) for group in groups]
     single = all(len({str(run.settings.get("name")) for run in group}) == 1 for group in groups)
@@ -263,7 +263,10 @@ def _labels(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str], *, by
     if by:
         return labels
     if max(map(len, labels)) > LONGEST_LABEL:
-        labels = [str(n) for n in range(1, len(groups) + 1)]
+        numbers = [recipes[: n + 1].count(recipe) for n, recipe in enumerate(recipes)]
+        labels = [
+            str(number) if recipes.count(recipe) > 1 else "" for recipe, number in zip(recipes, numbers, strict=True)
+        ]
     elif not single or len(set(recipes)) == 1:
         return labels
-    return [f"{recipe} {label}" for recipe, label in zip(recipes, labels, strict=True)]
+    return [f"{recipe} {label}".rstrip() for recipe, label in zip(recipes, labels, strict=True)]

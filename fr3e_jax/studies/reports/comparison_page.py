@@ -108,7 +108,9 @@ def _curves(comparison: Comparison, metric: str, axis: str) -> dict[str, Any]:
         drawn = {
             name: [_numbers(end) for end in ends] if ends and len(each) > 1 else None for name, ends in bands.items()
         }
-        groups.append({"mean": _numbers(each.mean(axis=0)), **drawn})
+        measured = np.concatenate([run.curves.points(metric, axis)[0] for run in group.runs])
+        dots = np.flatnonzero(np.isin(grid, measured)).tolist()  # the others lie on the line between evaluations
+        groups.append({"mean": _numbers(each.mean(axis=0)), "dots": dots, **drawn})
     return {"x": _numbers(grid), "groups": groups}
 
 

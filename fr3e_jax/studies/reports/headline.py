@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, TypedDict
 
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.load import load_config
 from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.studies.analysis.run_curves import FINAL_SHARE, is_finite
 from fr3e_jax.studies.analysis.run_overview import run_overview, score_name
@@ -46,7 +48,8 @@ def headline(run: StoredRun, change_errors: Mapping[str, float] | None = None) -
     """
     training, evaluations = run.training, run.evaluations
     ending = run_state(run.directory)
-    state = "finished" if run.summary else ending.reason or ending.state  # a run writes its page before its state
+    reason = f" ({ending.reason})" if ending.reason else ""
+    state = "finished" if run.summary else ending.state + reason  # a run writes its page before its state
     return {
         "facts": [*facts(run), ("state", state), *progress(run)],
         "verdict": verdict(training, evaluations, change_errors),
@@ -78,14 +81,11 @@ def _method(run: StoredRun) -> str:
     verb = str(run.provenance.get("verb") or "train")
     if verb != "train":
         return {"sft": "supervised fine-tuning", "rft": "rejection sampling"}.get(verb, verb)
-    settings = run.settings
-    usual = (
-        "fr3e"
-        if settings.get("explore.enabled")
-        else str(settings.get("advantage.base_estimator") or "").rpartition(":")[2]
-    )
-    algorithm = str((run.summary or {}).get("algorithm") or usual).upper()
-    return algorithm + (", adaptive return" if settings.get("returns.size") else "")
+    try:
+        algorithm = load_config(run.directory.config, training=False).algorithm
+    except ConfigError:  # settings of another version
+        algorithm = str((run.summary or {}).get("algorithm") or run.settings.get("advantage.base_estimator") or "")
+    return algorithm.upper() + (", adaptive return" if run.settings.get("returns.size") else "")
 
 
 def _model(settings: Mapping[str, Any]) -> str:
@@ -150,7 +150,7 @@ def _score_clause(training: Records, evaluations: Records, change_errors: Mappin
             return f"{label} {before:.3g} → {after:.3g} in training; no held-out score"
         if (only := _last(training, metric)) is not None:
             return f"{label} {only:.3g} at the only step that has it; no held-out score"
-    return "no score was measured yet"
+    return "no score was measured"
 
 
 def _error(record: Mapping[str, Any], name: str) -> float:

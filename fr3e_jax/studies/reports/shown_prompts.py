@@ -38,7 +38,7 @@ class ShownPrompts:
         read, shown = sum(self.account["prompts_read"].values()), self.account["prompts_shown"]
         stored, steps = self.account["steps_stored"], len(self.account["steps_read"])
         if not stored:
-            return "The run has stored no rollouts (runtime.store_rollouts)."
+            return "The run has stored no rollouts: fr3e sft samples none, and runtime.store_rollouts=false keeps none."
         some = f"{steps} of {stored} steps, one of each stretch of the run"
         every = f"all {stored} steps" if stored > 1 else "the only step"
         of_steps = every if steps == stored else some

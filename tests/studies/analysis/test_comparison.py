@@ -109,6 +109,7 @@ def test_stored_samples_give_an_interval_over_the_same_problems(paths):
     one = found.difference(found.groups[1], "avg@16")
     gained = np.array([1.0, 0, 1, 0, 0, 0])
     assert one.problems == 6 and one.over_problems == interval_over_problems([gained])
+    assert page_content(found)["problems"][0]["name"].startswith("set: set/")  # as in the report of a run
     assert "95 % over problems" in comparison_tables.difference_table(found).columns
     assert found.difference(found.groups[1], "greedy").over_problems == (0.0, 0.0)
     held_out_samples(paths[1], 3, {("set", i): [1.0] * 17 for i in range(6)})  # of the baseline's seed 1
@@ -196,6 +197,7 @@ def test_the_curves_of_the_page_are_those_of_the_comparison(paths):
     page = page_content(found)
     curve = page["curves"]["avg@16"]["cpu_seconds"]
     assert curve["x"] == [0, 10, 20, 30] and curve["groups"][0]["mean"] == pytest.approx([0.2, 0.275, 0.3625, 0.45])
+    assert [group["dots"] for group in curve["groups"]] == [[0, 1, 3], [0, 1, 2]]  # the others are interpolated
     assert curve["groups"][1]["range"] == [[0.2, 0.3, 0.4, None], [0.2, 0.6, 0.7, None]]
 
 

@@ -50,7 +50,8 @@ def test_groups_carry_the_names_of_their_recipes(tmp_path):
         ("short", [("fr3e", []), ("grpo", two)], ["fr3e", "grpo"]),
         ("same", [("x", []), ("x", two)], ["num_anchors=4", "num_anchors=2"]),
         ("long", [("x", []), ("x", MANY)], ["x 1", "x 2"]),
-        ("twice", [("x", []), ("x", two), ("y", MANY)], ["x 1", "x 2", "y 3"]),
+        ("twice", [("x", []), ("x", two), ("y", MANY)], ["x 1", "x 2", "y"]),
+        ("order", [("y", MANY), ("x", []), ("x", two)], ["y", "x 1", "x 2"]),
         (
             "some",
             [("x", []), ("x", two), ("y", ["explore.num_anchors=9"])],

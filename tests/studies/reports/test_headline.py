@@ -50,7 +50,7 @@ def test_a_change_of_the_same_problems_is_measured_by_its_own_error():
 @pytest.mark.parametrize(
     ("training", "evaluations", "sentence"),
     [
-        ([], [], "no score was measured yet"),
+        ([], [], "no score was measured"),
         ([], scored(0.1, 0.5), "learned: avg@4 10.0% → 50.0% at step 9"),
         ([], scored(0.5, 0.1), "lost: avg@4 50.0% → 10.0% at step 9"),
         ([], scored(0.1, 0.12), "no clear change: avg@4 10.0% → 12.0% at step 9"),
@@ -128,9 +128,23 @@ def test_facts_and_progress_come_from_the_files_of_the_run(tmp_path):
     run = made_up_run(tmp_path / "run", training=training, finished=False, settings=settings)
     shown = headline(StoredRun.open(run))
     facts = dict(shown["facts"])
-    assert (facts["method"], facts["task"], facts["took"], facts["code"]) == ("GRPO", "order", "30 s", "0123456789")
+    assert (facts["method"], facts["task"], facts["took"], facts["code"]) == ("GRPO++", "order", "30 s", "0123456789")
     assert (facts["training steps"], facts["sampled tokens"]) == ("3 of 7", "300 of 1,000")
     assert shown["alerts"][0]["text"].startswith("the run was interrupted")
+    assert facts["state"] == "interrupted (no status was written)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "method"),
+    [
+        (["explore.enabled=true", "shaping.steps=[entropy_advantage]"], "FR3E+ENTROPY_ADVANTAGE"),
+        (["explore.enabled=false", "advantage.base_estimator=gae"], "PPO"),
+        (["explore.enabled=false", "loss.ratio=sequence", "rollout.reject_degenerate=false"], "GSPO"),
+    ],
+)
+def test_a_run_has_the_name_of_its_method_before_it_ends(tmp_path, settings, method):
+    run = made_up_run(tmp_path / "run", training={1: spending(100)}, finished=False, settings=settings)
+    assert dict(headline(StoredRun.open(run))["facts"])["method"] == method
 
 
 def test_every_metric_is_in_one_chart():

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 from made_up_runs import write_comparison_page
-from reported_runs import LONG_QUESTION, STEPS, write_long_run, write_reported_run
+from reported_runs import LONG_QUESTION, STEPS, write_answers, write_long_run, write_reported_run
 
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.studies.analysis.catalogue import findings
@@ -175,6 +175,55 @@ def test_first_screen_says_what_happened_and_leads_to_what_is_wrong(browser, mad
         assert problems.get_by_label("order").input_value() == "earliest"
         (entry,) = problems.locator(".list li").all_inner_texts()
         assert "held out 0" in entry and "since step 3" in entry
+
+
+def test_an_address_without_a_place_in_the_run_shows_what_its_filter_lists(browser, made_up):
+    with Shown(browser, made_up[0], address="#view=prompts&filter=cut") as shown:
+        listed = shown.page.locator("#view-prompts .list li button")
+        assert listed.count() == STEPS
+        assert listed.nth(1).get_attribute("aria-current") == "true"
+    with Shown(browser, made_up[0], address="#view=held-out&filter=unsolved") as shown:
+        problems = shown.page.locator("#view-held-out")
+        assert problems.locator(".list li button").get_attribute("aria-current") == "true"
+        assert problems.get_by_label("search").get_attribute("placeholder") == "words  ( / )"  # they have no bounds
+    for token in ("nonsense", "-1", "99999", "1.5"):
+        with Shown(browser, made_up[0], address=f"#prompt=2/20&rollout=2/20/0&token={token}&zoom=9") as shown:
+            shown.page.wait_for_selector(".tree .lane.trunk.selected")
+            assert shown.page.locator(".tree .scroll").evaluate("node => node.scrollLeft") == 0
+            assert "token=" not in shown.page.url
+
+
+def test_the_tab_of_the_view_is_in_sight_on_a_phone(browser, made_up):
+    with Shown(browser, made_up[0], width=400, address="#view=settings") as shown:
+        box = shown.page.get_by_role("tab", name="Settings").bounding_box()
+        assert 0 <= box["x"] and box["x"] + box["width"] <= 400
+
+
+def test_settings_are_found_by_name_and_value_in_any_case(browser, made_up):
+    with Shown(browser, made_up[0], address="#view=settings&search=Store_Rollouts") as shown:
+        assert "runtime.store_rollouts" in shown.page.locator("#view-settings").inner_text()
+
+
+def test_labels_of_an_axis_have_the_digits_of_their_distances(browser, made_up):
+    with Shown(browser, made_up[0]) as shown:
+        chart = shown.page.locator(".chart", has=shown.page.get_by_role("heading", name="Entropy")).locator(".plot")
+        written = chart.evaluate(
+            "({plot}) => plot.axes[1].values(plot, [0.1275, 0.13, 0.1325, 0.135, 12.5, 1232.5], 1, 20, 0.0025)"
+        )
+        assert written == ["0.1275", "0.13", "0.1325", "0.135", "12.5", "1232.5"]
+
+
+def test_long_names_and_answers_leave_room_for_the_tree(browser, tmp_path):
+    path = tmp_path / ("a-very-long-name-" * 12)
+    write_answers(path, "סכום 7", "تفاحة\n" * 40)
+    (path / "report.html").write_text(run_page(StoredRun.open(path), []), encoding="utf-8")
+    with Shown(browser, path / "report.html", address="#prompt=1/0", width=400) as shown:
+        assert shown.page.locator("header").bounding_box()["height"] < 160
+        answer = shown.page.locator('[data-fact="answer"] .text')
+        assert answer.bounding_box()["height"] < 100 < answer.evaluate("node => node.scrollHeight")
+        order = "nodes => nodes.slice(0, 3).map((node) => node.getBoundingClientRect().left)"
+        places = shown.page.locator(".reading .tk").evaluate_all(order)
+        assert places[0] > places[2]  # Arabic runs from right to left
 
 
 def test_every_family_of_metrics_has_a_chart_with_gaps_over_each_axis(browser, made_up):

@@ -13,7 +13,8 @@ function plotPlace(title) {
 }
 
 // Draw into `place`, which is in the page. `spec` has x (numbers, or names of bars), xLabel, height, lines ({name, y,
-// colour, title: a longer name, low, high, pale: unsmoothed values}), and options: bars, stacked, points, xLog, yLog,
+// colour, title: a longer name, low, high, pale: unsmoothed values, dots: indices of the points that are marked}), and
+// options: bars, stacked, points, xLog, yLog,
 // range of y, top of y, sync, onClick(i). A null value is a gap in its line, an undefined one is none.
 function drawPlot(place, spec) {
   const isLine = !spec.stacked && !spec.bars;
@@ -41,7 +42,7 @@ function drawPlot(place, spec) {
       fill: isLine ? undefined : line.colour,
       width: isLine ? 1.8 : spec.bars ? 1 : 0,
       paths: spec.bars ? barPaths(n, spec.lines.length) : spec.stacked && uPlot.paths.bars({size: [0.95, 100, 1.5]}),
-      points: {...points, fill: line.colour},
+      points: {...points, fill: line.colour, ...(line.dots && {filter: () => line.dots})},
     });
   });
   const last = columns.map((values) => values.findLastIndex((value) => (value ?? null) !== null));
@@ -151,7 +152,7 @@ function axes(spec, at, width) {
   const axis = (size) => ({stroke: colour('muted'), grid: line, ticks: line, font: FONT, size});
   const [x, y] = [axis(26), axis((_, names) => Math.max(56, ...(names ?? []).map((name) => 14 + 7 * name.length)))];
   const isWhole = at.every(Number.isInteger);
-  const digits = (tick, step) => Math.max(3, Math.min(9, 1 + Math.ceil(Math.log10(Math.abs(tick) / step))));
+  const digits = (tick, step) => Math.max(3, Math.min(9, 2 + Math.ceil(Math.log10(Math.abs(tick) / step))));
   const written =
     (isShown = () => true) =>
     (_plot, ticks, _axis, _space, step) =>

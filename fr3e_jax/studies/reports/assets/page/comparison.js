@@ -40,7 +40,7 @@ function fillCurve(controls, place) {
     const {x, groups} = page.curves[metric.value][axis.value];
     const series = groups.map((curve, i) => {
       const [low, high] = curve?.[band.value] ?? [];
-      return {name: page.groups[i].label, x, y: curve?.mean ?? x.map(() => null), low, high};
+      return {name: page.groups[i].label, x, y: curve?.mean ?? x.map(() => null), low, high, dots: curve?.dots};
     });
     const labels = {x_label: labelOf(axis), y_label: labelOf(metric)};
     const finding = {type: 'Figure', title: metric.value, name: 'curve', kind: 'lines', ...labels, series};

@@ -41,7 +41,7 @@ function drawCharts(body) {
   const panels = charts.map(chartPanel);
   const more = charts.findIndex(({first}) => !first);
   const nodes = more < 0 ? panels : panels.toSpliced(more, 0, element('h2', {}, 'Every other metric'));
-  replace(body, nodes.length ? nodes : element('p', {}, 'There are no such metrics yet.'));
+  replace(body, nodes.length ? nodes : element('p', {}, 'There are no such metrics.'));
   panels.forEach((panel, i) => drawChart(panel, charts[i]));
 }
 

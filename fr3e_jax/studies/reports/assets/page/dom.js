@@ -96,16 +96,8 @@ function showTips(node, textAt) {
 function tableElement(head, rows) {
   const cell = (content, name) => (/^T[DH]$/.test(content.nodeName) ? content : element(name, {}, content));
   const line = (cells, name) => element('tr', {}, ...cells.map((content) => cell(content, name)));
-  return element(
-    'table',
-    {},
-    element('thead', {}, line(head, 'th')),
-    element(
-      'tbody',
-      {},
-      rows.map((row) => line(row, 'td')),
-    ),
-  );
+  const body = rows.map((row) => line(row, 'td'));
+  return element('table', {}, element('thead', {}, line(head, 'th')), element('tbody', {}, body));
 }
 
 // A list of terms with their values, texts or elements; a pair may be false.

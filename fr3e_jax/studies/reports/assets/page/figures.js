@@ -43,7 +43,7 @@ function drawFigure(panel, finding, height = 225) {
     const placeOf = new Map(series.x.map((value, i) => [value, i]));
     const column = (values) => values && x.map((value) => values[placeOf.get(value)]);
     const [y, low, high] = [series.y, series.low, series.high].map(column);
-    return {name: series.name, y, low, high, colour: colour(`c${(n % 8) + 1}`)};
+    return {name: series.name, y, low, high, dots: series.dots, colour: colour(`c${(n % 8) + 1}`)};
   });
   const bars = finding.kind === 'bars';
   const spec = {x, xLabel: finding.x_label, lines, height, bars, points: true, xLog: finding.log_x};
@@ -56,10 +56,8 @@ function findingTable({columns, cells}) {
     typeof content === 'number'
       ? element('td', {class: 'number'}, number(content))
       : element('td', {class: 'text'}, visible(content ?? '–'));
-  const table = tableElement(
-    columns.map(visible),
-    cells.map((row) => row.map(cell)),
-  );
+  const rows = cells.map((row) => row.map(cell));
+  const table = tableElement(columns.map(visible), rows);
   return [element('div', {class: 'scroll'}, table), columns.map((name, n) => [name, cells.map((row) => row[n])])];
 }
 

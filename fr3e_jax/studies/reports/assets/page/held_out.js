@@ -20,7 +20,8 @@ function heldOutView(node) {
     state: () => [...listState(held.list), ['problem', held.list.chosen?.address]],
     restore: async (state) => {
       restoreList(held.list, state);
-      const problem = items.find(({address}) => address === state.get('problem'));
+      const listed = held.list.shown.includes(held.list.chosen) ? null : held.list.shown[0];
+      const problem = items.find(({address}) => address === state.get('problem')) ?? listed;
       if (problem) await openProblem(problem, {push: false});
     },
   };

@@ -14,8 +14,10 @@ const EXCEEDS = {
 // `spec` has label, items, filters and orders ([name, label] pairs, the first is the usual one), open(item).
 function makeList(node, spec) {
   const list = {node, search: element('input', {type: 'search', 'aria-label': 'search'}), ...spec};
-  list.search.placeholder = 'words, reward<0.5, step=3  ( / )';
-  list.search.title = 'words of question, gold answer and responses; also step=3, reward<0.5, length>100';
+  const isBounded = list.items.some(({bounds}) => bounds.step);
+  list.search.placeholder = isBounded ? 'words, reward<0.5, step=3  ( / )' : 'words  ( / )';
+  const words = 'words of question, gold answer and responses';
+  list.search.title = isBounded ? `${words}; also step=3, reward<0.5, length>100` : words;
   const changed = () => {
     showList(list);
     remember();
@@ -99,11 +101,8 @@ async function saveItems(list) {
 }
 
 function entryOf(list, item) {
-  const question = element(
-    'span',
-    {class: 'text question'},
-    visible(item.title || item.question || item.problem).replaceAll('\n', '↵'),
-  );
+  const title = visible(item.title || item.question || item.problem).replaceAll('\n', '↵');
+  const question = element('span', {class: 'text question'}, title);
   const iconFor = (solved) => (solved === null ? '–' : iconElement(page.outcomes[solved ? 'right' : 'wrong']));
   const facts = item.facts.map((fact) => element('span', {}, visible(fact)));
   const small = element('small', {}, item.icons?.map(iconFor), item.share && shareBar(item.share), facts);

@@ -52,6 +52,7 @@ function showView(name) {
     tab.setAttribute('aria-selected', String(other === name));
     tab.tabIndex = other === name ? 0 : -1;
   }
+  views[name].tab.scrollIntoView({block: 'nearest', inline: 'nearest'});
   const isOther = shownView !== name;
   shownView = name;
   if (isOther) views[name].drawn();

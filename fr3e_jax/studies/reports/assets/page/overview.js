@@ -36,7 +36,8 @@ function settingsView(node) {
   const search = node.querySelector('input');
   const cell = (text) => element('td', {class: 'text'}, visible(text));
   const tableOf = ({title, columns, rows, folded}) => {
-    const shown = rows.filter(([name]) => name.includes(search.value)).map((row) => row.map(cell));
+    const isFound = (row) => row.join(' ').toLowerCase().includes(search.value.toLowerCase());
+    const shown = rows.filter(isFound).map((row) => row.map(cell));
     const open = shown.length > 0 && (!folded || search.value !== '');
     const content = element('div', {class: 'scroll'}, tableElement(columns, shown));
     return element('details', {open}, element('summary', {}, `${title} (${shown.length})`), content);

@@ -14,10 +14,8 @@ function promptsView(node) {
   });
   return {
     drawn: () => {
-      const {shown, chosen} = prompts.list;
-      if (chosen && prompts.tree) drawPrompt();
-      else if (!chosen && shown.length)
-        openPrompt(mostTelling(shown.slice(Math.floor(shown.length / 2))), {push: false});
+      if (prompts.list.chosen && prompts.tree) drawPrompt();
+      else if (!prompts.list.chosen) openTelling();
     },
     state: () => [
       ...listState(prompts.list),
@@ -33,11 +31,18 @@ function promptsView(node) {
       look.zoom = Math.min(MOST_ZOOM, Math.max(1, Number(state.get('zoom')) || 1));
       look.folded = state.get('text') === 'folded';
       const prompt = page.prompts.find(({address}) => address === state.get('prompt'));
+      if (!prompt && !prompts.list.shown.includes(prompts.list.chosen)) openTelling();
       if (!prompt) return;
-      const token = (state.get('token') ?? null) === null ? null : Number(state.get('token'));
+      const token = Number(state.get('token') ?? NaN);
       await openPrompt(prompt, {rollout: state.get('rollout'), token, beside: state.get('beside'), push: false});
     },
   };
+}
+
+// A prompt of the later half of those that are listed.
+function openTelling() {
+  const {shown} = prompts.list;
+  if (shown.length) openPrompt(mostTelling(shown.slice(Math.floor(shown.length / 2))), {push: false});
 }
 
 // The prompt whose values change most; of prompts without states, a mixed one.

@@ -5,7 +5,8 @@ const look = {parent: null, selected: null, compared: null, token: null, zoom: 1
 
 function chooseFirst(of, id, token) {
   const selected = of.byId.get(id) ?? of.byId.get(of.families[0]) ?? of.rollouts[0];
-  Object.assign(look, {selected, token, compared: null});
+  const isThere = response(of, selected).some(({position}) => position === token);
+  Object.assign(look, {selected, token: isThere ? token : null, compared: null});
   look.parent = familyOf(of, selected);
 }
 
@@ -166,7 +167,8 @@ function lanePath(layout, rollout, y, from, bend = 7) {
 function laneEnd(layout, rollout, y) {
   const {extracted, advantage} = rollout;
   const x = layout.x(rollout.fork + rollout.length) + 13;
-  const facts = [extracted !== null && shortened(extracted, 8), advantage !== null && fixed(advantage, 2, '+')];
+  const answer = extracted !== null && extracted !== '' && `\u2068${shortened(extracted, 8)}\u2069`;
+  const facts = [answer, advantage !== null && fixed(advantage, 2, '+')];
   const text = facts.filter((fact) => fact).join('  ');
   return svg('g', {}, icon(outcomeOf(rollout), x, y + 9), label('small', x + 12, y + 13, text));
 }
