@@ -62,8 +62,8 @@ def declared_rows(config: Config, shards: int, key_cost: float) -> tuple[RowShap
     fresh_trunk = longest if config.explore.enabled else prompt
     if not config.returns.size:
         return chosen("fresh", fresh_trunk, MOST_SHAPES)
-    fresh, kept = chosen("fresh", fresh_trunk, _FRESH_BESIDE_KEPT), chosen("kept", longest, MOST_SHAPES)
-    return tuple(dict.fromkeys((*fresh, *kept)))
+    shapes = (*chosen("fresh", fresh_trunk, _FRESH_BESIDE_KEPT), *chosen("kept", longest, MOST_SHAPES))
+    return tuple(dict.fromkeys(shapes))
 
 
 def chosen_shapes(

@@ -85,8 +85,8 @@ class _Names:
         for run, value in values:
             members.setdefault(str(value), []).append(run)
         if len(members) > 1:
-            told = "; ".join(f"{value or '(empty)'}: {self.all(of)}" for value, of in members.items())
-            yield Flag(kind, f"{subject}: {told}")
+            values_and_runs = "; ".join(f"{value or '(empty)'}: {self.all(of)}" for value, of in members.items())
+            yield Flag(kind, f"{subject}: {values_and_runs}")
 
     def differ_in(self, runs: Sequence[ComparedRun], kind: Kind, settings: Sequence[str]) -> Iterator[Flag]:
         """A flag for each setting with several values."""

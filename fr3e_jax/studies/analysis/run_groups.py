@@ -263,10 +263,8 @@ def _labels(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str], *, by
     if by:
         return labels
     if max(map(len, labels)) > LONGEST_LABEL:
-        numbers = [recipes[: n + 1].count(recipe) for n, recipe in enumerate(recipes)]
-        labels = [
-            str(number) if recipes.count(recipe) > 1 else "" for recipe, number in zip(recipes, numbers, strict=True)
-        ]
+        counts = [recipes[: n + 1].count(recipe) for n, recipe in enumerate(recipes)]
+        labels = [str(n) if recipes.count(recipe) > 1 else "" for recipe, n in zip(recipes, counts, strict=True)]
     elif not single or len(set(recipes)) == 1:
         return labels
     return [f"{recipe} {label}".rstrip() for recipe, label in zip(recipes, labels, strict=True)]
