@@ -24,7 +24,7 @@ from fr3e_jax.rollouts.expected_lengths import expected_lengths
 
 WINDOW = 3  # lanes that a token sees where branches lie end to end (docs/developers/performance_notebook.md)
 MOST_SHAPES = 6
-_FRESH_BESIDE_KEPT = 2  # of them for fresh prompts where kept bases have theirs: a prompt alone is a short trunk
+_FRESH_BESIDE_KEPT = 2  # further ones, for fresh prompts where kept bases have theirs
 _WORTH = 0.97  # a further row must leave at most this part of the work
 _BATCHES = 6  # mini-batches that shapes are chosen for
 _BRANCHES = 1024  # larger mini-batches are cut
@@ -44,6 +44,9 @@ Sizes = tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]  # forks of each
 
 def declared_rows(config: Config, shards: int, key_cost: float) -> tuple[RowShape, ...]:
     """The shapes of micro-batches of a run.
+
+    Fresh prompts and kept bases have shapes apart: a prompt alone is a short trunk. At most `MOST_SHAPES`, and two more
+    with kept bases.
 
     Args:
       config: the recipe.
@@ -158,7 +161,7 @@ def _trunk_bucket(size: int) -> int:
     return -(-size // step) * step
 
 
-def expected_mini_batches(config: Config, count: int, rollouts: int, kind: Kind = "fresh") -> Iterator[Sizes]:
+def expected_mini_batches(config: Config, count: int, rollouts: int, kind: Kind) -> Iterator[Sizes]:
     """Mini-batches of random lengths, of about ``rollouts`` rollouts of fresh prompts or continuations of kept bases.
 
     A recipe that states no mean length gets means from a third of the cap up. The rollouts of a mini-batch vary, too: a

@@ -43,7 +43,8 @@ def test_mini_batches_of_expected_lengths_lie_in_declared_rows_alone(recipe):
     rows = declared_rows(config, shards, key_cost)
     assert 1 <= len(set(rows)) == len(rows) <= MOST_SHAPES + 2 * (config.returns.size > 0)
     assert declared_rows(config, shards, key_cost) == rows, "a resumed run has the same rows"
-    for forks, lengths in itertools.islice(expected_mini_batches(config, 8, 256), 6, None):
+    kinds = ("fresh", "kept") if config.returns.size else ("fresh",)
+    for forks, lengths in (sizes for kind in kinds for sizes in list(expected_mini_batches(config, 8, 256, kind))[6:]):
         plan = plan_rows(forks, lengths, rows, shards=shards, key_cost=key_cost)
         assert_complete(plan, forks, lengths, shards)
         assert {shape for _, shape in plan} <= {*rows}
@@ -66,7 +67,7 @@ def test_fresh_prompts_have_rows_of_their_own_where_bases_are_kept():
     returns, fresh = (
         load_config(f"configs/experiments/order_16/{name}.yaml", [], training=False) for name in ("return", "grpo")
     )
-    batches = [PlannedBatch(*batch) for batch in expected_mini_batches(fresh, 4, 128)]
+    batches = [PlannedBatch(*batch) for batch in expected_mini_batches(fresh, 4, 128, "fresh")]
     work, least = (
         sum(batch.cheapest(declared_rows(config, 1, 3e-3), 3e-3, 64)[0] for batch in batches)
         for config in (returns, fresh)

@@ -118,7 +118,7 @@ def test_recorded_routes_of_a_base_lie_on_its_trunk():
 def test_plans_and_shapes_chosen_before_a_run_count_such_bases_once():
     config = load_config("treerl", ["training.mini_batch_rollouts=64"], training=False)
     assert trains_trunks(config.explore) and not trains_trunks(load_config("fr3e_gsm8k", [], training=False).explore)
-    for forks, lengths in expected_mini_batches(config, 1, 64):
+    for forks, lengths in expected_mini_batches(config, 1, 64, "fresh"):
         assert all(row[-1] == max(row) and min(own) >= 1 for row, own in zip(forks, lengths, strict=True))
     response, prompt = 60, config.data.max_prompt_tokens
     anchors = [20, 40]
