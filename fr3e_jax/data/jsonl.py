@@ -29,7 +29,7 @@ def existing_file(path: str, setting: str) -> Path:
         file = local_file(path)
     if not file.is_file():
         what = "is a directory" if file.is_dir() else "does not exist"
-        raise FileNotFoundError(f"{setting} is {path!r}, which {what}; set {setting} to a JSONL or JSONL.gz file")
+        raise FileNotFoundError(f"{setting} is {path!r}, which {what}; give the path of a file")
     return file
 
 

@@ -48,7 +48,7 @@ def prompt_text(judge: JudgeConfig) -> str:
         scale = f"from {least:g} (useless or wrong) to {most:g} (correct and complete)"
         return f"{PROMPT}How good is the response, {scale}? {asks % 'number'}"
     try:
-        text = Path(judge.prompt).expanduser().read_text(encoding="utf-8")
+        text = Path(judge.prompt).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"judge.prompt={judge.prompt} cannot be read: {error}; expected a text file") from None
     if "{response}" not in text:

@@ -100,7 +100,7 @@ def test_answers_are_read_to_rewards_or_refused_with_what_they_say(settings, ans
 
 def test_prompts_are_filled_in_one_pass_and_name_only_columns_that_exist(tmp_path):
     template = tmp_path / "prompt.txt"
-    template.write_text('{rubric} Q: {question} G: {gold} R: {response} Reply {"score": 1} or { x }')
+    template.write_text('\ufeff{rubric} Q: {question} G: {gold} R: {response} Reply {"score": 1} or { x }', "utf-8")
     text = prompt_text(JudgeConfig(prompt=str(template)))
     filled_in = filled(text, PROBLEM, "the answer is {gold}{rubric}")
     assert filled_in == ('Be exact. Q: What is 1+2? G: 3 R: the answer is {gold}{rubric} Reply {"score": 1} or { x }')
