@@ -14,6 +14,7 @@ from fr3e_jax.configuration.judge_section import JudgeConfig
 from fr3e_jax.problem import Problem
 
 _SLOT = re.compile(r"\{([A-Za-z_]\w*)\}")
+_OBJECT = re.compile(r'\{\s*"')  # the beginning of one in JSON
 _LONGEST_SHOWN = 200  # characters of an answer in a message
 
 PROMPT = """\
@@ -121,13 +122,23 @@ def reward_of(answer: str, judge: JudgeConfig) -> float:
 
 
 def _json_objects(text: str) -> Iterator[dict[str, Any]]:
-    """The outermost JSON objects in a text, which may have prose or a fence around them."""
-    decoder, start = json.JSONDecoder(), text.find("{")
+    """The outermost JSON objects in a text, which may have prose or a fence around them; no parts of broken ones."""
+    decoder, start = json.JSONDecoder(strict=False), text.find("{")  # models write line breaks into strings
     while start >= 0:
         try:
             found, end = decoder.raw_decode(text, start)
         except (json.JSONDecodeError, RecursionError):
-            end = start + 1
+            end = _closing_brace(text, start) if _OBJECT.match(text, start) else start + 1
         else:
             yield found
         start = text.find("{", end)
+
+
+def _closing_brace(text: str, start: int) -> int:
+    """The place of the brace that closes the one at ``start``; without one the text's end."""
+    depth = 0
+    for brace in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return start + brace.start()
+    return len(text)
