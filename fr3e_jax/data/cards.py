@@ -36,6 +36,7 @@ COLUMNS = {  # of a file of rows without a card; the first that it has is taken
     "level": (),
     "subject": (),
 }
+CHOICES = ("choices", "choices.text", "options")  # lists of the answers that a question offers
 
 
 def load_named(name: str, default_split: str, root: str = "", columns: Sequence[str] = ()) -> tuple[Card, str]:
@@ -114,9 +115,10 @@ def _columns(entries: Sequence[str]) -> dict[str, str]:
 
 
 def _of_rows(pattern: str, root: str, columns: Sequence[str], name: str = "") -> Card:
-    """A card for files of rows, graded as mathematics; all splits are the files.
+    """A card for files of rows, graded as mathematics or multiple choice; all splits are the files.
 
-    Answers may be lists of alternatives, end after ``####`` as those of GSM8K, or be boxed.
+    Answers may be lists of alternatives, end after ``####`` as those of GSM8K, or be boxed. Lists of
+    `CHOICES` follow the questions.
 
     Args:
       pattern: the files.
@@ -145,17 +147,24 @@ def _of_rows(pattern: str, root: str, columns: Sequence[str], name: str = "") ->
             f"column: data.columns=[{field}=NAME]"
         )
     answer = paths["answer"]
-    gold = next((value for row in rows if (value := lookup(row, answer))), "")
+    golds = [value for row in rows if (value := lookup(row, answer))]
+    gold, are_lists = next(iter(golds), ""), any(isinstance(value, list) for value in golds)
     hashes, boxed = "#### " in str(gold), "\\boxed" in str(gold)
     rules = {field: FieldRule(path) for field, path in paths.items() if path}
     rules["answer"] = FieldRule(
-        answer, unwrap_list=isinstance(gold, list), after_last="#### " * hashes, last_boxed=boxed and not hashes
+        answer, unwrap_list=are_lists, after_last="#### " * hashes, last_boxed=boxed and not hashes
     )
     if "solution" not in rules and (hashes or boxed):
         rules["solution"] = FieldRule(answer, remove="<<.*?>>")
-    split = SplitCard(files=(str(pattern if others else path.absolute()),), fields=rules)
+    offers = {
+        path: sum(isinstance(value := lookup(row, path), list) and bool(value) for row in rows) for path in CHOICES
+    }
+    choices = max(CHOICES, key=offers.__getitem__)
+    extra = {"choices": choices} if offers[choices] else {}
+    verifier = "multiple_choice" if offers[choices] == len(rows) else "math"
+    split = SplitCard(files=(str(pattern if others else path.absolute()),), fields=rules, extra=extra)
     stem = name or re.sub(r"[^\w.-]", "_", path.name.removesuffix(".gz").rpartition(".")[0])
-    return Card(path=path, name=stem, verifier="math", splits={"train": split, "test": split})
+    return Card(path=path, name=stem, verifier=verifier, splits={"train": split, "test": split})
 
 
 def _found(names: Sequence[str], rows: Sequence[Row]) -> str:
