@@ -119,9 +119,11 @@ def messages_of(value: Any) -> Sequence[Any] | None:
         value = lists[0] if lists else [value] if "role" in value else None
     if isinstance(value, np.ndarray):  # of mappings, as pandas reads Parquet
         value = value.tolist()
-    if isinstance(value, list | tuple) and (not value or any(isinstance(message, Mapping) for message in value)):
-        return value
-    return None
+    if not isinstance(value, list | tuple):
+        return None
+    mappings = [item for item in value if isinstance(item, Mapping)]
+    several = [item for item in mappings if "role" not in item and not item.keys().isdisjoint(LISTS)]
+    return value if not value or len(mappings) > len(several) else None
 
 
 def map_question(question: str, change: Callable[[str], str]) -> str:
