@@ -137,11 +137,14 @@ def _of_rows(pattern: str, root: str, columns: Sequence[str], name: str = "") ->
         raise ConfigError(str(error)) from error
     if not rows:
         raise ConfigError(f"{path} {NO_ROWS if dropped else 'is empty; expected rows'}")
-    paths = {field: _found(names, rows) for field, names in COLUMNS.items()} | _columns(columns)
+    named = _columns(columns)
+    paths = {field: _found(names, rows) for field, names in COLUMNS.items()} | named
     for field in ("question", "answer"):
         if paths[field] and any(lookup(row, paths[field]) is not None for row in rows):
             continue
         have = ", ".join(dict.fromkeys(str(column) for row in rows for column in row))
+        if field in named:
+            raise ConfigError(f"{path} has the columns {have}, and no value at data.columns=[{field}={named[field]}]")
         raise ConfigError(
             f"{path} has the columns {have}; expected the {field} in one of {', '.join(COLUMNS[field])}, or name its "
             f"column: data.columns=[{field}=NAME]"
@@ -149,10 +152,10 @@ def _of_rows(pattern: str, root: str, columns: Sequence[str], name: str = "") ->
     answer = paths["answer"]
     golds = [value for row in rows if (value := lookup(row, answer))]
     gold, are_lists = next(iter(golds), ""), any(isinstance(value, list) for value in golds)
-    hashes, boxed = "#### " in str(gold), "\\boxed" in str(gold)
+    hashes, boxed = "####" in str(gold).strip().rpartition("\n")[2], "\\boxed" in str(gold)  # no headings
     rules = {field: FieldRule(path) for field, path in paths.items() if path}
     rules["answer"] = FieldRule(
-        answer, unwrap_list=are_lists, after_last="#### " * hashes, last_boxed=boxed and not hashes
+        answer, unwrap_list=are_lists, after_last="####" * hashes, last_boxed=boxed and not hashes
     )
     if "solution" not in rules and (hashes or boxed):
         rules["solution"] = FieldRule(answer, remove="<<.*?>>")
@@ -172,8 +175,8 @@ def _found(names: Sequence[str], rows: Sequence[Row]) -> str:
     columns = {str(column).lower(): str(column) for row in rows for column in row}
     for name in names:
         column, dot, inner = name.partition(".")
-        path = columns.get(column, "") + dot + inner
-        if column in columns and any(lookup(row, path) is not None for row in rows):
+        path = columns.get(name) or columns.get(column, "") + dot + inner
+        if {name, column} & columns.keys() and any(lookup(row, path) is not None for row in rows):
             return path
     return ""
 

@@ -150,7 +150,7 @@ def test_an_answer_at_the_end_of_a_conversation_is_its_solution(tmp_path):
             {"instruction": "17+25?", "output": "42"},
             r"expected the question in one of question.*data.columns=\[quest",
         ),
-        (["answer=gold"], {"question": "17+25?", "answer": 42}, "expected the answer in one of"),
+        (["answer=gold"], {"question": "17+25?", "answer": 42}, r"and no value at data.columns=\[answer=gold\]"),
         (["answr=gold"], {"question": "17+25?", "answer": 42}, "data.columns has 'answr=gold'; nearest: answer"),
         (["answer"], {"question": "17+25?", "answer": 42}, "data.columns has 'answer': '' is not a path"),
     ],
