@@ -64,7 +64,8 @@ def check_columns(template: str, problem: Problem, setting: str) -> None:
         if name not in present:
             raise ValueError(
                 f"{setting} has {{{name}}}, and problem {problem.id} no such column; expected one of "
-                f"{', '.join(present)}; a brace that is text is written apart from a name, as in {{ {name} }}"
+                f"{', '.join(present)} (extra of a dataset card adds columns); a brace that is text is written "
+                f"apart from a name, as in {{ {name} }}"
             )
 
 

@@ -109,7 +109,7 @@ def test_prompts_are_filled_in_one_pass_and_name_only_columns_that_exist(tmp_pat
     filled_in = filled(text, PROBLEM, "the answer is {gold}{rubric}")
     assert filled_in == ('Be exact. Q: What is 1+2? G: 3 R: the answer is {gold}{rubric} Reply {"score": 1} or { x }')
     check_columns(text, PROBLEM, "judge.prompt")
-    with pytest.raises(ValueError, match=r"has \{essay\}, .* expected one of question, gold, response, rubric"):
+    with pytest.raises(ValueError, match=r"has \{essay\}, .* response, rubric \(extra of a dataset card"):
         check_columns("{essay} {response}", PROBLEM, "judge.prompt")
     template.write_text("no place")
     for config, complaint in (
