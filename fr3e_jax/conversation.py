@@ -5,6 +5,7 @@ Roles and keys of ShareGPT's layout (``from``, ``value``; ``human``, ``gpt``) ar
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import json
@@ -61,7 +62,7 @@ def question_of(value: Any, system: str = "", tools: Any = None) -> str:
     """The question that a value is: a text, or messages as a `Conversation`, or as a text for one user's message.
 
     Messages are a list of mappings with ``role`` and ``content`` (a text or a list of text parts, which become lines),
-    such a list under a name of `LISTS` (with ``tools`` beside it), or the JSON of a list.
+    such a list under a name of `LISTS` (with ``tools`` beside it), or the text of a list, JSON's or pandas's.
 
     Args:
       value: a text, messages, or an earlier question.
@@ -118,9 +119,11 @@ def messages_of(value: Any) -> Sequence[Any] | None:
         value = lists[0] if lists else [value] if "role" in value else None
     if isinstance(value, np.ndarray):  # of mappings, as pandas reads Parquet
         value = value.tolist()
-    if isinstance(value, list | tuple) and (not value or any(isinstance(message, Mapping) for message in value)):
-        return value
-    return None
+    if not isinstance(value, list | tuple):
+        return None
+    mappings = [item for item in value if isinstance(item, Mapping)]
+    several = [item for item in mappings if "role" not in item and not item.keys().isdisjoint(LISTS)]
+    return value if not value or len(mappings) > len(several) else None
 
 
 def map_question(question: str, change: Callable[[str], str]) -> str:
@@ -148,12 +151,21 @@ def without_answer(question: str, golds: Sequence[str]) -> tuple[str, str | None
 
 
 def _parsed(text: str) -> Any:
-    """The list of a JSON text that is messages, else None: a question may be about JSON."""
-    if not text.lstrip().startswith("[") or not ('"role"' in text or '"from"' in text):
+    """The list of a text that is messages, else None: a question may be about JSON.
+
+    The text is JSON, or what pandas writes into a cell of CSV: Python's list, or numpy's, which has no commas.
+    """
+    if not text.lstrip().startswith("[") or not re.search(r"""(["'])(role|from)\1""", text):
         return None
-    try:
-        items = json.loads(text)
-    except (ValueError, RecursionError):
+    for read, written in (
+        (json.loads, text),
+        (ast.literal_eval, text.strip()),
+        (ast.literal_eval, re.sub(r"\}\s+\{", "}, {", text.strip())),
+    ):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            items = read(written)
+            break
+    else:
         return None
     keys = {"role", "content"}, {"role", "tool_calls"}, {"from", "value"}
     is_list = all(isinstance(item, Mapping) and any(each <= item.keys() for each in keys) for item in items)

@@ -41,6 +41,8 @@ export RUN=${RUN:-${name%.*}}
 require_match RUN "[-A-Za-z0-9._=,+]+" "the name of a run"
 cd "$here/.."
 [[ -f $recipe ]] || fail "there is no recipe $recipe in $PWD"
+$stop || [[ $recipe == /* && $RUNS == /* ]] || git cat-file -e "HEAD:./$recipe" 2>/dev/null ||
+  fail "$recipe is not committed, and the workers get the committed files of $PWD alone; git add and git commit it"
 git diff --quiet HEAD -- || echo "tpu_pod.sh: note: uncommitted changes are not copied" >&2
 
 WAIT_MINUTES=${WAIT_MINUTES:-60}

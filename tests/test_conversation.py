@@ -34,6 +34,9 @@ def parts(*texts):
         ([SYSTEM, USER], "system: Be brief.\n\nuser: 1+2="),
         (np.array([SYSTEM, USER], dtype=object), "system: Be brief.\n\nuser: 1+2="),  # as pandas reads Parquet
         (json.dumps([SYSTEM, USER], indent=2), "system: Be brief.\n\nuser: 1+2="),
+        (str([SYSTEM, USER]), "system: Be brief.\n\nuser: 1+2="),  # as pandas writes CSV
+        (str(np.array([SYSTEM, USER], dtype=object)), "system: Be brief.\n\nuser: 1+2="),
+        ("[{'role': 'user', 'content': ", "[{'role': 'user', 'content': "),
         ((USER, ANSWER, THEN), "user: 1+2=\n\nassistant: 3\n\nuser: 2+2="),
         ([USER, ANSWER, {"role": "tool", "content": "4"}], "user: 1+2=\n\nassistant: 3\n\ntool: 4"),
         ([SYSTEM, {"role": "user", "content": " "}], ""),

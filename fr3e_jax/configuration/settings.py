@@ -147,12 +147,16 @@ def setting_value(config: Config, path: str) -> Any:
 def nearest_paths(path: str, paths: typing.Iterable[str]) -> list[str]:
     """The existing paths most like ``path``: all with the same last part, else one that is close; none is likely.
 
-    Of those with the same last part, one that is close as a whole stands alone.
+    Of those with the same last part, one that is close as a whole stands alone; if none is, any other may be.
     """
     candidates = list(paths)
     last = path.rsplit(".", 1)[-1]
     if same := [candidate for candidate in candidates if candidate.rsplit(".", 1)[-1] == last]:
-        return difflib.get_close_matches(path, same, n=1, cutoff=_CLOSE) if "." in path else same
+        if "." not in path:
+            return same
+        return difflib.get_close_matches(path, same, n=1, cutoff=_CLOSE) or difflib.get_close_matches(
+            path, candidates, n=1, cutoff=_CLOSE
+        )
     lasts = {candidate.rsplit(".", 1)[-1]: candidate for candidate in reversed(candidates)}
     return difflib.get_close_matches(path, candidates, n=1, cutoff=_CLOSE) or [
         lasts[name] for name in difflib.get_close_matches(last, lasts, n=1, cutoff=_CLOSE)

@@ -36,6 +36,7 @@ COLUMNS = {  # of a file of rows without a card; the first that it has is taken
     "level": (),
     "subject": (),
 }
+CHOICES = ("choices", "choices.text", "options")  # lists of the answers that a question offers
 
 
 def load_named(name: str, default_split: str, root: str = "", columns: Sequence[str] = ()) -> tuple[Card, str]:
@@ -114,9 +115,10 @@ def _columns(entries: Sequence[str]) -> dict[str, str]:
 
 
 def _of_rows(pattern: str, root: str, columns: Sequence[str], name: str = "") -> Card:
-    """A card for files of rows, graded as mathematics; all splits are the files.
+    """A card for files of rows, graded as mathematics or multiple choice; all splits are the files.
 
-    Answers may be lists of alternatives, end after ``####`` as those of GSM8K, or be boxed.
+    Answers may be lists of alternatives, end after ``####`` as those of GSM8K, or be boxed. Lists of
+    `CHOICES` follow the questions.
 
     Args:
       pattern: the files.
@@ -135,27 +137,37 @@ def _of_rows(pattern: str, root: str, columns: Sequence[str], name: str = "") ->
         raise ConfigError(str(error)) from error
     if not rows:
         raise ConfigError(f"{path} {NO_ROWS if dropped else 'is empty; expected rows'}")
-    paths = {field: _found(names, rows) for field, names in COLUMNS.items()} | _columns(columns)
+    named = _columns(columns)
+    paths = {field: _found(names, rows) for field, names in COLUMNS.items()} | named
     for field in ("question", "answer"):
         if paths[field] and any(lookup(row, paths[field]) is not None for row in rows):
             continue
         have = ", ".join(dict.fromkeys(str(column) for row in rows for column in row))
+        if field in named:
+            raise ConfigError(f"{path} has the columns {have}, and no value at data.columns=[{field}={named[field]}]")
         raise ConfigError(
             f"{path} has the columns {have}; expected the {field} in one of {', '.join(COLUMNS[field])}, or name its "
             f"column: data.columns=[{field}=NAME]"
         )
     answer = paths["answer"]
-    gold = next((value for row in rows if (value := lookup(row, answer))), "")
-    hashes, boxed = "#### " in str(gold), "\\boxed" in str(gold)
+    golds = [value for row in rows if (value := lookup(row, answer))]
+    gold, are_lists = next(iter(golds), ""), any(isinstance(value, list) for value in golds)
+    hashes, boxed = "####" in str(gold).strip().rpartition("\n")[2], "\\boxed" in str(gold)  # no headings
     rules = {field: FieldRule(path) for field, path in paths.items() if path}
     rules["answer"] = FieldRule(
-        answer, unwrap_list=isinstance(gold, list), after_last="#### " * hashes, last_boxed=boxed and not hashes
+        answer, unwrap_list=are_lists, after_last="####" * hashes, last_boxed=boxed and not hashes
     )
     if "solution" not in rules and (hashes or boxed):
         rules["solution"] = FieldRule(answer, remove="<<.*?>>")
-    split = SplitCard(files=(str(pattern if others else path.absolute()),), fields=rules)
+    offers = {
+        path: sum(isinstance(value := lookup(row, path), list) and bool(value) for row in rows) for path in CHOICES
+    }
+    choices = max(CHOICES, key=offers.__getitem__)
+    extra = {"choices": choices} if offers[choices] else {}
+    verifier = "multiple_choice" if offers[choices] == len(rows) else "math"
+    split = SplitCard(files=(str(pattern if others else path.absolute()),), fields=rules, extra=extra)
     stem = name or re.sub(r"[^\w.-]", "_", path.name.removesuffix(".gz").rpartition(".")[0])
-    return Card(path=path, name=stem, verifier="math", splits={"train": split, "test": split})
+    return Card(path=path, name=stem, verifier=verifier, splits={"train": split, "test": split})
 
 
 def _found(names: Sequence[str], rows: Sequence[Row]) -> str:
@@ -163,8 +175,8 @@ def _found(names: Sequence[str], rows: Sequence[Row]) -> str:
     columns = {str(column).lower(): str(column) for row in rows for column in row}
     for name in names:
         column, dot, inner = name.partition(".")
-        path = columns.get(column, "") + dot + inner
-        if column in columns and any(lookup(row, path) is not None for row in rows):
+        path = columns.get(name) or columns.get(column, "") + dot + inner
+        if {name, column} & columns.keys() and any(lookup(row, path) is not None for row in rows):
             return path
     return ""
 

@@ -13,7 +13,7 @@ from typing import Any
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.conversation import map_question, messages_of, question_of, without_answer
 from fr3e_jax.data.card_file import WITHOUT_ANSWER, Card, SplitCard
-from fr3e_jax.data.fields import Unusable, lookup, parse_path
+from fr3e_jax.data.fields import Unusable, lookup, parse_path, unwrapped
 from fr3e_jax.data.formats import NO_ROWS, Row, find_files, read_file, read_tfds
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.extraction import can_be_boxed, last_boxed
@@ -32,10 +32,10 @@ class LoadedSplit:
       problems: the problems of the kept rows; ids are ``card/split/row``.
       solutions: the worked solution of each problem, or None.
       dropped: reason to number of rows: ``malformed_row``, ``empty_question``, ``empty_gold`` (missing, null or
-        blank), ``unreadable_question`` (faulty messages), ``unreadable_gold`` (no marker, no closed box, neither text
-        nor number, braces that do not close), ``filtered_PATH``, ``duplicate`` (question and gold answer of an earlier
-        row); for programs also ``unusable_tests``, ``failing_reference`` and ``rewarded_empty_program``
-        (`fr3e_jax.data.program_checks`).
+        blank), ``unreadable_question`` (faulty messages), ``unreadable_choices``, ``unreadable_gold`` (no marker, no
+        closed box, neither text nor number, braces that do not close), ``filtered_PATH``, ``duplicate`` (question and
+        gold answer of an earlier row); for programs also ``unusable_tests``, ``failing_reference`` and
+        ``rewarded_empty_program`` (`fr3e_jax.data.program_checks`).
       repeated_questions: kept rows with the question of an earlier row and another gold answer.
     """
 
@@ -159,7 +159,8 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, problems: dict) ->
     if card.verifier not in WHOLE_RESPONSE and not all(map(can_be_boxed, golds)):
         raise _Dropped("unreadable_gold")
     question, answered = without_answer(question, golds)
-    if "choices" in extra:
+    if extra.get("choices"):
+        extra["choices"] = tuple(_choices(extra["choices"]))
         choices = map("({}) {}".format, string.ascii_uppercase, extra["choices"])
         question = map_question(question, lambda text: "\n".join([text, *choices]))
         golds = _letters(lookup(row, source.fields["answer"].path), golds, len(extra["choices"]))
@@ -212,6 +213,13 @@ def _extra(row: Row, card: Card, source: SplitCard) -> dict[str, Any]:
         value = lookup(row, path)
         values[key] = tuple(value) if isinstance(value, list) else value
     return {key: value for key, value in values.items() if value is not None and value != ""}
+
+
+def _choices(value: Any) -> list[Any]:
+    try:
+        return unwrapped(value)
+    except Unusable:
+        raise _Dropped("unreadable_choices") from None
 
 
 def _letters(value: Any, golds: tuple[str, ...], choices: int) -> tuple[str, ...]:

@@ -43,7 +43,9 @@ def parse_path(path: str) -> tuple[str | int, ...]:
 
 
 def lookup(row: Any, path: str) -> Any:
-    """The value at a dotted path of a row, or None if the row has none."""
+    """The value at a dotted path of a row, which may also be a column's name, or None if the row has none."""
+    if isinstance(row, Mapping) and path in row:
+        return row[path]
     for step in parse_path(path):
         if isinstance(step, str):
             row = row.get(step, MISSING) if isinstance(row, Mapping) else MISSING

@@ -139,7 +139,12 @@ def _csv_rows(path: Path, dropped: Counter[str]) -> Iterator[Row]:
         content = path.read_bytes()
         text = (gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content).decode("utf-8-sig")
         header = text.lstrip().partition("\n")[0]
-        rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count), strict=True)
+        rows = csv.DictReader(
+            io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count), strict=True, skipinitialspace=True
+        )
+        names = Counter(rows.fieldnames or ())
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"{path} has the column {twice[0]!r} twice; rename one of them")
         for row in rows:
             if None in row or None in row.values():  # more cells than columns, or fewer
                 dropped["malformed_row"] += 1

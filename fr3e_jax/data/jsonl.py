@@ -29,7 +29,7 @@ def existing_file(path: str, setting: str) -> Path:
         file = local_file(path)
     if not file.is_file():
         what = "is a directory" if file.is_dir() else "does not exist"
-        raise FileNotFoundError(f"{setting} is {path!r}, which {what}; set {setting} to a JSONL or JSONL.gz file")
+        raise FileNotFoundError(f"{setting} is {path!r}, which {what}; give the path of a file")
     return file
 
 
@@ -79,7 +79,7 @@ def _lines_or_items(path: Path) -> Iterator[Any]:
     """The lines of a file, as bytes, or the items of the one JSON array that it is."""
     lines = _lines(path)
     first = next((line for line in lines if line.strip()), b"")
-    if first.lstrip().startswith(b"["):
+    if first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         text = [first, *lines]
         try:
             items = json.loads(b"".join(text))

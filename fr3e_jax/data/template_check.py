@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
+import re
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.templates import MARK, QUESTION, Template, check_tools
@@ -18,8 +20,9 @@ def check_template(template: Template, codec: TextCodec) -> None:
     """Check that prompts will have the question and end where the answer begins.
 
     Raises:
-      ConfigError, ValueError: the chat template leaves out the question or the system message, fails, or stops before
-        the turn of the model; or ``template`` has no place for a system message.
+      ConfigError, ValueError: the chat template leaves out the question or the system message, fails, has no
+        variable of the options, or stops before the turn of the model; or ``template`` has no place for a system
+        message.
     """
     advice = "mend the tokenizer's chat_template, or set data.template to one that needs none, such as qwen_boxed"
     if not template.chat:
@@ -43,6 +46,13 @@ def check_template(template: Template, codec: TextCodec) -> None:
                 f"data.template={template.name}: the tokenizer's chat template leaves out {name}; {advice}"
             )
     check_tools(codec.chat.options.get("tools", ()), prompt)
+    words = set(re.findall(r"\w+", codec.chat_template))
+    if unread := [name for name in codec.chat.options if name not in words]:
+        near = difflib.get_close_matches(unread[0], words, n=1)
+        raise ConfigError(
+            f"data.template_options: the chat template has no variable {unread[0]}; "
+            + (f"nearest: {near[0]}" if near else "leave it out")
+        )
     try:
         question = f"{template.before}{QUESTION}{template.after}"
         roles = {"user": question, "assistant": ANSWER}

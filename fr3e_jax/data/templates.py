@@ -73,6 +73,8 @@ def _tools(value: Any) -> list[dict[str, Any]]:
         if isinstance(value, str) and not value.lstrip().startswith("["):
             value = yaml.safe_load(existing_file(value, setting).read_text(encoding="utf-8"))
         return tool_schemas(value)
+    except FileNotFoundError as error:
+        raise ConfigError(str(error)) from error
     except (ValueError, OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{setting} {error}".replace("\n", " ")) from error
 
@@ -216,9 +218,14 @@ def check_tools(tools: Sequence[Mapping[str, Any]], prompt: str) -> None:
 def _read(name: str) -> str:
     """The text of a template's file; raises ConfigError if there is none."""
     try:
-        return existing_file(name, "data.template").read_text(encoding="utf-8")
+        text = existing_file(name, "data.template").read_text(encoding="utf-8-sig")  # without the mark of some editors
+    except FileNotFoundError as error:
+        raise ConfigError(str(error)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"data.template: {error}") from error
+    if not text:  # the tokenizer's own would take its place
+        raise ConfigError(f"data.template={name} is empty; expected a chat template")
+    return text
 
 
 def is_file(name: str) -> bool:

@@ -140,7 +140,7 @@ class TextCodec:
         Raises:
           ValueError: the tokenizer has no chat template, or the template refuses these messages.
         """
-        if isinstance(self.tokenizer, CharacterTokenizer) or not self._chat_template:
+        if isinstance(self.tokenizer, CharacterTokenizer) or not self.chat_template:
             raise ValueError(
                 f"the tokenizer {'of ' + str(self.source) if self.source else 'embedded here'} has no chat template; "
                 "set data.template to one that needs none or to a file (.jinja), or model.tokenizer to a chat model's"
@@ -159,9 +159,9 @@ class TextCodec:
                 text = begun + answer if THOUGHT in text.removeprefix(begun).partition(answer.strip())[0] else text
             return text
         except Exception as error:  # a template may raise anything
-            reason = " ".join(str(error).split())
+            reason, owner = " ".join(str(error).split()), self.source or "the tokenizer"
             raise ValueError(
-                f"the chat template of {self.source or 'the tokenizer'} does not take these messages "
+                f"the chat template of {'data.template' if self.chat.source else owner} does not take these messages "
                 f"({type(error).__name__}: {reason}); mend it, or set data.template to one that needs none"
             ) from error
 
@@ -181,7 +181,7 @@ class TextCodec:
         return self._applied(asked) != self._applied(asked, add_generation_prompt=False)
 
     @functools.cached_property
-    def _chat_template(self) -> str:
+    def chat_template(self) -> str:
         """The source of the chat template, of the settings or the tokenizer; "" if there is none."""
         if self.chat.source or getattr(self.tokenizer, "chat_template", None) is None:
             return self.chat.source
@@ -195,7 +195,7 @@ class TextCodec:
                 [dict(message) for message in messages],
                 tokenize=False,
                 continue_final_message=continues,
-                chat_template=dated(self._chat_template),
+                chat_template=dated(self.chat_template),
                 **{"add_generation_prompt": not continues, **self.chat.options, **options},
             )
         )

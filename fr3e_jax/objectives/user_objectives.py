@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fr3e_jax.user_code import parse_reference
@@ -55,11 +57,22 @@ class UserObjective:
     fields: tuple[str, ...]
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
-        """Call the function with the fields that it reads."""
-        return self.function(**{name: values[name] for name in self.fields})
+        """Call the function with the fields that it reads.
+
+        Raises:
+          ValueError: it raised.
+        """
+        try:
+            return self.function(**{name: values[name] for name in self.fields})
+        except Exception as error:
+            raise ValueError(f"{self.setting}: {self._name} failed: {_told(error)}") from error
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)  # a partial function has no name
 
     def _fault(self, result: str, expected: str) -> ValueError:
-        return ValueError(f"{self.setting}: {self.function.__name__} returned {result}; expected {expected}")
+        return ValueError(f"{self.setting}: {self._name} returned {result}; expected {expected}")
 
     def token_losses(self, values: Mapping[str, Any]) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Losses and statistics of tokens; ``values``: arrays of `LOSS_FIELDS` in one shape.
@@ -76,8 +89,12 @@ class UserObjective:
         if taken := sorted({"policy", "balance"} & statistics.keys()):
             raise self._fault(f"a statistic {taken[0]}", f"another name: loss/{taken[0]} is a metric of the package")
         for name, array in {"losses": losses, **statistics}.items():
-            if not isinstance(array, jax.Array | np.ndarray) or array.shape != shape:
-                raise self._fault(f"{name} {list(np.shape(array))}", expected)
+            if not isinstance(array, jax.Array | np.ndarray):
+                raise self._fault(f"{name} of type {type(array).__name__}", expected)
+            if array.shape != shape:
+                raise self._fault(f"{name} {list(array.shape)}", expected)
+        if not jnp.issubdtype(losses.dtype, jnp.floating):
+            raise self._fault(f"losses of type {losses.dtype}, which have no gradient", "float32")
         return losses, statistics
 
     def group_advantages(self, values: Mapping[str, Any]) -> np.ndarray:
@@ -87,24 +104,44 @@ class UserObjective:
           ValueError: the function returned something else, or an infinite advantage.
         """
         count = len(values["rewards"])
+        result = self(values)
         try:
-            advantages = np.asarray(self(values), np.float32)
+            advantages = np.asarray(result, np.float32)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{self.setting}: {self.function.__name__} failed: {error}") from error
+            raise ValueError(f"{self.setting}: {self._name} failed: {_told(error)}") from error
         if advantages.shape != (count,) or np.isinf(advantages).any():
             result = f"shape {list(advantages.shape)}" if advantages.shape != (count,) else f"{advantages}"
             raise self._fault(result, f"{count} finite advantages, one a rollout, or NaN for one that does not train")
         return advantages
 
 
+def _told(error: Exception) -> str:
+    """An error of the user's code in one line, with the last place outside of installed packages."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = ([frame for frame in frames if "site-packages" not in frame.filename] or frames)[-1]
+    what = traceback.format_exception_only(error)[-1].partition("\n")[0]
+    return f"{what} ({place.filename}, line {place.lineno})"
+
+
 @lru_cache
 def _objective(text: str, setting: str, fields: tuple[str, ...], built_in: tuple[str, ...]) -> UserObjective:
-    function = parse_reference(text, setting, built_in).load(f"a function of {', '.join(fields)}")
+    reference = parse_reference(text, setting, built_in)
+    try:
+        function = reference.load(f"a function of {', '.join(fields)}")
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{setting}: {text} cannot be imported: {str(error).partition(chr(10))[0]}") from error
     names = []
     for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise ValueError(
+                f"{setting}: {text} takes {name} by its place, and fields are passed by name; write parameters that "
+                "are names of fields (a decorator needs functools.wraps)"
+            )
         if name in fields:
             names.append(name)
-        elif parameter.default is inspect.Parameter.empty:
+        elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
             close = difflib.get_close_matches(name, fields, n=1)
             hint = f"; did you mean {close[0]}?" if close else "; give it a default, or leave it out"
             raise ValueError(f"{setting}: {text} has a parameter {name}, expected some of {', '.join(fields)}{hint}")
@@ -122,6 +159,11 @@ def user_loss(text: str) -> UserObjective | None:
     if not text:
         return None
     objective = _objective(text, "loss.function", tuple(LOSS_FIELDS), ())
+    if not {"logprobs", "entropies"} & set(objective.fields):
+        raise ValueError(
+            f"loss.function: {text} reads {', '.join(objective.fields) or 'no field'}, through which no gradient flows"
+            "; expected logprobs or entropies among its parameters"
+        )
     jax.eval_shape(objective.token_losses, {name: jax.ShapeDtypeStruct((2, 3), np.float32) for name in LOSS_FIELDS})
     return objective
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fr3e_jax.hub import is_id
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import read_json_object
 from fr3e_jax.policy.huggingface import at, host_tensor, load_array, misfits, put
@@ -144,8 +145,10 @@ def save_adapters(
         array = at(adapters, path)
         tensors.append(StoredTensor(name, array.shape[::-1], lambda array=array: host_tensor(array, True)))
     write_file(directory / WEIGHTS, tensors, np.dtype(dtype))
+    base, _, revision = base.partition("@") if is_id(base) else (base, "", "")
     config: dict[str, Any] = {
         "base_model_name_or_path": base,
+        "revision": revision or None,
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

@@ -140,6 +140,8 @@ class Endpoint:
             raise _Again("judge_unreachable", f"answers HTTP {status}: {shown}", _seconds_to_wait(response))
         if status != 200:
             advice = "; set judge.key_variable to the name of the variable with the key" if status == 401 else ""
+            if response.has_redirect_location:
+                advice = f"; it redirects to {response.headers['location']}: set judge.base_url to that, up to /v1"
             raise NoVerdict("judge_unreachable", self._without_key(f"answers HTTP {status}: {shown}{advice}"))
         try:
             content = response.json()
@@ -147,9 +149,11 @@ class Endpoint:
             text = choice["message"].get("content")
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             raise _Again("judge_unparseable", f"answers what is no chat completion: {shown}") from None
-        if not isinstance(text, str) or not isinstance(usage, Mapping):
+        spent = text == "" and choice.get("finish_reason") == "length"
+        if spent or not isinstance(text, str) or not isinstance(usage, Mapping):
             self._count(usage if isinstance(usage, Mapping) else {})
-            raise NoVerdict("judge_unparseable", f"answers without a text: {shown}")
+            advice = "; its thoughts took all tokens: raise max_tokens in judge.request" if spent else ""
+            raise NoVerdict("judge_unparseable", f"answers without a text: {shown}{advice}")
         return text, usage
 
     def _count(self, usage: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from fr3e_jax.configuration.judge_section import JudgeConfig
 from fr3e_jax.problem import Problem
 
 _SLOT = re.compile(r"\{([A-Za-z_]\w*)\}")
+_OBJECT = re.compile(r'\{\s*"')  # the beginning of one in JSON
 _LONGEST_SHOWN = 200  # characters of an answer in a message
 
 PROMPT = """\
@@ -48,7 +49,7 @@ def prompt_text(judge: JudgeConfig) -> str:
         scale = f"from {least:g} (useless or wrong) to {most:g} (correct and complete)"
         return f"{PROMPT}How good is the response, {scale}? {asks % 'number'}"
     try:
-        text = Path(judge.prompt).expanduser().read_text(encoding="utf-8")
+        text = Path(judge.prompt).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"judge.prompt={judge.prompt} cannot be read: {error}; expected a text file") from None
     if "{response}" not in text:
@@ -63,7 +64,8 @@ def check_columns(template: str, problem: Problem, setting: str) -> None:
         if name not in present:
             raise ValueError(
                 f"{setting} has {{{name}}}, and problem {problem.id} no such column; expected one of "
-                f"{', '.join(present)}; a brace that is text is written apart from a name, as in {{ {name} }}"
+                f"{', '.join(present)} (extra of a dataset card adds columns); a brace that is text is written "
+                f"apart from a name, as in {{ {name} }}"
             )
 
 
@@ -121,13 +123,23 @@ def reward_of(answer: str, judge: JudgeConfig) -> float:
 
 
 def _json_objects(text: str) -> Iterator[dict[str, Any]]:
-    """The outermost JSON objects in a text, which may have prose or a fence around them."""
-    decoder, start = json.JSONDecoder(), text.find("{")
+    """The outermost JSON objects in a text, which may have prose or a fence around them; no parts of broken ones."""
+    decoder, start = json.JSONDecoder(strict=False), text.find("{")  # models write line breaks into strings
     while start >= 0:
         try:
             found, end = decoder.raw_decode(text, start)
         except (json.JSONDecodeError, RecursionError):
-            end = start + 1
+            end = _closing_brace(text, start) if _OBJECT.match(text, start) else start + 1
         else:
             yield found
         start = text.find("{", end)
+
+
+def _closing_brace(text: str, start: int) -> int:
+    """The place of the brace that closes the one at ``start``; without one the text's end."""
+    depth = 0
+    for brace in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return start + brace.start()
+    return len(text)

@@ -133,7 +133,7 @@ class Exchange:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def usage(self) -> dict[str, int]:
-        prompts = {answer.beginning.prompt_ids.tobytes(): len(answer.continuation.prefix) for answer in self.answers}
+        prompts = {id(answer.beginning): len(answer.continuation.prefix) for answer in self.answers}
         read, written = sum(prompts.values()), sum(len(answer.token_ids) for answer in self.answers)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
@@ -214,6 +214,8 @@ class Exchanges:
         self, exchange: Exchange, body: Body, beginning: Beginning, stream: tuple[int, ...], cap: int | None
     ) -> ServedAnswer:
         fork, context = len(beginning.prompt_ids) + len(beginning.retained), self.limits.context
+        if cap == 0 and not exchange.echo:
+            raise RequestError("max_tokens is 0; expected 1 or more, or echo=true, which scores a prompt", "max_tokens")
         cap = max(context - fork, 0) if cap is None else cap
         if fork + cap > context or not cap + exchange.echo:
             raise RequestError(

@@ -241,7 +241,9 @@ def _refusal(error: RequestError) -> Response:
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
-    return _refusal(RequestError(f"there is no route {request.url.path}", status=404, code="no_route"))
+    expected = ", ".join(route.path for route in request.app.routes if "{" not in route.path)
+    message = f"there is no route {request.url.path}; expected one of {expected}"
+    return _refusal(RequestError(message, status=404, code="no_route"))
 
 
 async def _no_method(request: Request, error: Exception) -> Response:

@@ -21,7 +21,7 @@ from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.hub import model_directory, pinned
 from fr3e_jax.learning.micro_batch_shapes import declared_rows
 from fr3e_jax.learning.setup import LearningSetup
-from fr3e_jax.objectives.user_objectives import check_estimator
+from fr3e_jax.objectives.user_objectives import check_estimator, user_loss
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import batch_shards
@@ -135,6 +135,7 @@ def open_session(
         make = load_environment(config.environment, task)
         if make is not None:
             task = posed_task(task, make, config.environment, texts.prompt_ids, texts.codec.without_marks)
+        user_loss(config.loss.function)  # traces it once
         check_estimator(config.advantage.base_estimator, config.rollout.rollouts_per_prompt)
         grader = open_grader(config, task, ENVIRONMENT if make else "verifier", processes.count)
     model, sampler = open_sampler(config, texts, processes, make, keeps_routes=keeps_routes, devices=devices)

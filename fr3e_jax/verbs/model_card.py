@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fr3e_jax.configuration import Config, ConfigError
+from fr3e_jax.hub import is_id
 from fr3e_jax.runs.declared_metrics import is_score
 from fr3e_jax.studies.analysis.stored_run import StoredRun
+
+_FOLDERS = re.compile(r"(?<![^\s=,\[\"'])[~/](?:[^\s=,\[\]\"'/]*/)+")  # of absolute paths, which are nobody's business
 
 
 def model_card(run: StoredRun, config: Config, step: int, dtype: str, *, adapter: bool = False) -> str:
@@ -24,9 +28,8 @@ def model_card(run: StoredRun, config: Config, step: int, dtype: str, *, adapter
     """
     front: dict[str, Any] = {"library_name": "peft" if adapter else "transformers"}
     front["tags"] = ["reinforcement-learning", "rlvr", "fr3e_jax"]
-    base = config.model.path
-    if base and not Path(base).exists():
-        front["base_model"] = base
+    if is_id(config.model.path):
+        front["base_model"] = config.model.path.partition("@")[0]  # the hub takes no revision there
     return "\n".join(
         [
             f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
@@ -79,6 +82,7 @@ def _scores(run: StoredRun, config: Config, step: int) -> list[str]:
     ]
     e = config.evaluation
     sampling = f"temperature {e.temperature:g}" + (f" and top-p {e.top_p:g}" if e.top_p < 1 else "")
+    sampling += f"; sets with settings of their own: {', '.join(e.sets)}" if e.sets else ""
     problems = f"{last.get('prompts', e.prompts):g} problems of the {e.split} split"
     return [
         f"## Held-out scores\n\n{problems}, in percent. avg@k and pass@k are sampled at {sampling}.\n",
@@ -88,7 +92,7 @@ def _scores(run: StoredRun, config: Config, step: int) -> list[str]:
 
 def _command(run: StoredRun) -> list[str]:
     _, _, arguments = str(run.provenance.get("command") or "").partition(" ")
-    return [f"## Command\n\n```\nfr3e {arguments}\n```\n"] if arguments else []
+    return [f"## Command\n\n```\nfr3e {_FOLDERS.sub('', arguments)}\n```\n"] if arguments else []
 
 
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:

@@ -63,6 +63,8 @@ def test_messages_are_prompts_in_every_call(policy, chatting, monkeypatch):
     several = policy.sample([[USER], "2", [SYSTEM, USER], [USER, {"role": "assistant", "content": "2"}]], seed=1)
     assert prompts(several) == ["(1+2)", "(2)", "%10(1+2)", "(1+2)2"]
     assert several[2].prompt == "system: 10\n\nuser: 1+2"
+    batch = policy.sample([{"messages": [USER]}, {"messages": [SYSTEM, USER]}], seed=1)
+    assert [answer.prompt for answer in batch] == [several[0].prompt, several[2].prompt]
     for single in ([SYSTEM, USER], (SYSTEM, USER), {"messages": [SYSTEM, USER]}, json.dumps([SYSTEM, USER])):
         assert prompts(policy.sample(single, n=2, seed=1)) == ["%10(1+2)"] * 2
     (answer,) = policy.sample([USER], seed=2)

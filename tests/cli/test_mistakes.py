@@ -26,6 +26,7 @@ FILES = {
     "raises.py": "def f(problem, response, finished):\n    return 1 / 0\n",
     "syntax.py": "def f(:\n",
     "text.py": "def f(problem, response, finished):\n    return 'yes'\n",
+    "loss.py": "def f(logprobs):\n    return logprobs.sum()\n",
     "task.py": "x = 3\n",
     "a_file": "hello",
     "folder/readme.txt": "hello",
@@ -119,6 +120,8 @@ MISTAKES = [
     ("train demo data.verifier=one.py:f", "takes 1 positional argument but 3 were given", "expected a function"),
     ("train demo data.verifier=raises.py:f", "ZeroDivisionError", "expected a function (problem, response, finished)"),
     ("train demo data.verifier=syntax.py:f", "SyntaxError", "line 1"),
+    ("train demo loss.function=loss.py:f", "f returned losses []", "one for each token"),
+    ("train demo loss.function=syntax.py:f", "syntax.py:f cannot be imported", "line 1"),
     ("train demo data.verifier=none.py:g", "defines no g", "none.py:g"),
     ("train demo data.verifier=none.py", "data.verifier=none.py takes the place", "set FILE.py:NAME"),
     # The other verbs

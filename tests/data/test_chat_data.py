@@ -150,7 +150,7 @@ def test_an_answer_at_the_end_of_a_conversation_is_its_solution(tmp_path):
             {"instruction": "17+25?", "output": "42"},
             r"expected the question in one of question.*data.columns=\[quest",
         ),
-        (["answer=gold"], {"question": "17+25?", "answer": 42}, "expected the answer in one of"),
+        (["answer=gold"], {"question": "17+25?", "answer": 42}, r"and no value at data.columns=\[answer=gold\]"),
         (["answr=gold"], {"question": "17+25?", "answer": 42}, "data.columns has 'answr=gold'; nearest: answer"),
         (["answer"], {"question": "17+25?", "answer": 42}, "data.columns has 'answer': '' is not a path"),
     ],
@@ -176,12 +176,16 @@ def test_columns_of_other_names_are_named(tmp_path, columns, row, complaint):
         ("own.txt", "Q:", "expected the text around {question}, which stands there once"),
         ("own.txt", "{question}{question}", "expected the text around {question}, which stands there once"),
         ("own.jinja", "Q:", "leaves out the question"),
-        ("absent.jinja", None, "data.template is '.*absent.jinja', which does not exist"),
+        ("absent.jinja", None, "^data.template is '.*absent.jinja', which does not exist; give the path of a file$"),
+        ("marked.txt", "\ufeffQ: {question}\nA:", "Q: 17+25?\nA:"),
+        ("marked.jinja", "\ufeffQ: {{ messages[-1].content }}\nA:", "Q: 17+25?\nA:"),
+        ("broken.jinja", "{% for", "the chat template of data.template does not take these messages"),
+        ("empty.jinja", "", "empty.jinja is empty; expected a chat template"),
     ],
 )
 def test_a_template_may_be_a_file(tmp_path, name, content, expected):
     if content is not None:
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_text(content, encoding="utf-8")
     data = DataConfig(template=str(tmp_path / name))
 
     def rendered():
@@ -193,7 +197,7 @@ def test_a_template_may_be_a_file(tmp_path, name, content, expected):
     if "17" in expected:
         assert rendered() == expected
     else:
-        with pytest.raises(ConfigError, match=expected):
+        with pytest.raises(ValueError, match=expected):
             rendered()
 
 
@@ -210,7 +214,7 @@ def test_tools_of_the_settings_are_schemas_or_a_file(tmp_path, monkeypatch, writ
 
 
 def test_tools_that_cannot_be_offered_are_refused():
-    with pytest.raises(ConfigError, match="tools is 'absent.json', which does not exist"):
+    with pytest.raises(ConfigError, match="^data.template_options: tools is 'absent.json', which does not exist"):
         chat_options(DataConfig(template_options=["tools=absent.json"]))
     with pytest.raises(ConfigError, match=r"tools has the tools \[1\]; expected a list of schemas"):
         chat_options(DataConfig(template_options=["tools=[1]"]))

@@ -95,6 +95,10 @@ def test_options_and_a_system_message_reach_the_template():
         check(ROLES + PROMPT, name="plain", system="Be brief.")
     with pytest.raises(ConfigError, match="data.template=plain has no variables such as a; set data.template=chat"):
         check(ROLES + PROMPT, name="plain", options={"a": 1})
+    with pytest.raises(ConfigError, match="has no variable enable_thinkin; nearest: enable_thinking$"):
+        check(template, options={"enable_thinkin": False})
+    with pytest.raises(ConfigError, match="has no variable reasoning; leave it out$"):
+        check(ROLES + PROMPT, options={"reasoning": "low"})
     with pytest.raises(ConfigError, match="leaves out data.system"):
         check("{{ messages[-1].content }}" + PROMPT, system="Be brief.")
 

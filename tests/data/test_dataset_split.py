@@ -88,11 +88,13 @@ def test_choices_join_the_question_and_a_numbered_answer_becomes_a_letter(load):
         {"q": "Which?", "a": 1, "c": ["red", "blue"]},
         {"q": "Whose?", "a": "A", "c": ["mine", "yours"]},
         {"q": "Out?", "a": 2, "c": ["in", "side"]},
+        {"q": "Cell?", "a": "A", "c": "['of', 'CSV']"},
     ]
     found = load(rows, extra={"choices": "c"})
     assert [(p.prompt, p.gold) for p in found.problems] == [
         ("Which?\n(A) red\n(B) blue", "B"),
         ("Whose?\n(A) mine\n(B) yours", "A"),
+        ("Cell?\n(A) of\n(B) CSV", "A"),
     ]
     assert found.problems[0].extra["choices"] == ("red", "blue") and found.dropped == {"unreadable_gold": 1}
 

@@ -107,9 +107,13 @@ def test_a_decimal_of_parquet_is_an_answer(tmp_path, value, gold):
         ({"problem": "1+1?", "answer": r"So \boxed{2}"}, "own.jsonl"),
         ({"prompt": [{"role": "user", "content": "1+1?"}], "answer": "2"}, "own.jsonl"),
         ({"data": [{"question": "1+1?", "answer": "2"}]}, "own.json"),
-        ('[{"question": "1+1?", "answer": "2"}]', "own.jsonl"), ("question,answer\n1+1?,2\n", "own.csv"),
+        ('[{"question": "1+1?", "answer": "2"}]', "own.jsonl"), ('\ufeff[{"query": "1+1?", "gold": 2}]', "own.jsonl"),
+        ({"question": "1+1?", "answer": "Add.\n####2"}, "own.jsonl"), ('question, answer\n"1+1?", "2"\n', "own.csv"),
+        ({"question": "1+1?", "answer": "#### Sum\nAdd: \\boxed{2}"}, "own.jsonl"),
+        ({"prompt": "1+1?", "reward_model.ground_truth": "2"}, "own.jsonl"), ("question,answer\n1+1?,2\n", "own.csv"),
         ('\ufeffanswer;question\n"2";"1+1?"\n', "own.csv"), ("gold\tproblem\r\n2\t1+1?\r\n", "own.tsv"),
         ('question,answer\n"1+1?",2\n1,2,3\nno answer\n', "own.csv"),
+        ("prompt,answer\n\"[{'role': 'user', 'content': '1+1?'}]\",2\n", "own.csv"),
     ],
 )  # fmt: skip
 def test_a_file_of_rows_needs_no_card(tmp_path, row, name):
@@ -119,6 +123,33 @@ def test_a_file_of_rows_needs_no_card(tmp_path, row, name):
         problem = task.problems("train")[0]
         assert (problem.prompt, problem.gold) == ("1+1?", "2")
         assert task.verifier()(problem, r"so \boxed{2}", True) is not None
+
+
+def test_answers_of_rows_without_a_card_may_be_texts_and_lists(tmp_path):
+    (tmp_path / "own.jsonl").write_text(
+        lines({"question": "1", "answer": "1"}, {"question": "2", "answer": ["2", "two"]})
+    )
+    problems = DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / "own.jsonl")])).parts["train"][0].problems
+    assert [problem.gold for problem in problems] == ["1", "2"] and problems[1].extra["golds"] == ("2", "two")
+
+
+@pytest.mark.parametrize(
+    ("row", "shown", "gold"),
+    [
+        ({"choices": ["Rome", "Paris"], "answer": 1}, "\n(A) Rome\n(B) Paris", "B"),
+        ({"options": ["Rome", "Paris"], "answer": "B"}, "\n(A) Rome\n(B) Paris", "B"),
+        ({"choices": {"text": ["Rome", "Paris"], "label": ["A", "B"]}, "answer": "B"}, "\n(A) Rome\n(B) Paris", "B"),
+        ({"options": [], "answer": 1}, "", "1"),
+        ({"choices": None, "options": "none", "answer": 1}, "", "1"),
+    ],
+)
+def test_choices_of_rows_without_a_card_follow_the_question(tmp_path, row, shown, gold):
+    (tmp_path / "own.jsonl").write_text(lines({"question": "Which?", **row}))
+    task = DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / "own.jsonl")]))
+    problem = task.problems("train")[0]
+    assert (problem.prompt, problem.gold) == ("Which?" + shown, gold)
+    verdict = task.verifier()(problem, rf"\boxed{{{'Paris' if shown else 1}}}", True)
+    assert verdict.right
 
 
 @pytest.mark.parametrize(
@@ -136,6 +167,7 @@ def test_a_file_of_rows_needs_no_card(tmp_path, row, name):
         (("own.csv", "question,answer\n"), "is empty; expected rows"),
         (("own.json", "[1, 2]"), "has no usable row; expected JSON objects, or lines of CSV"),
         (("own.csv", "question,answer\n1,2,3\n"), "has no usable row; expected JSON objects, or lines of CSV"),
+        (("own.csv", "question,answer,answer\n1,2,3\n"), "has the column 'answer' twice; rename one of them"),
         (("own.csv", 'question,answer\n"1,2\n'), "cannot be read as CSV (unexpected end of data)"),
         (
             ("own.json", '{"question": ["1"], "answer": ["2"]}'),

@@ -82,6 +82,14 @@ def test_all_workers_of_a_slice_run_the_same_command_and_log_in_one_place(pod):
     assert result.stdout.count("worker in") == 1 and "homes/0" in result.stdout, "worker 0 speaks for all"
 
 
+def test_a_recipe_that_is_not_committed_is_refused_because_the_workers_would_not_get_it(pod):
+    bench, launch = pod
+    bench.stub("git", "[[ $1 != cat-file ]]")
+    result = launch("configs/mine.yaml")
+    assert result.returncode == 2 and "configs/mine.yaml is not committed" in result.stderr
+    assert bench.calls("git") == ["cat-file -e HEAD:./configs/mine.yaml"] and not bench.calls("gcloud")
+
+
 def test_failed_worker_fails_the_launch_with_the_end_of_its_output(pod):
     bench, launch = pod
     bench.stub("fr3e", CHECKED + "echo not enough memory; exit 4")

@@ -73,10 +73,22 @@ def test_the_clipped_surrogate_as_a_loss_of_the_users_own_is_the_built_in_one(fi
         ("def loss(logprobs, beta): return logprobs", "a parameter beta, .* give it a default, or leave it out"),
         ("def loss(logprobs): return logprobs.mean()", r"returned losses \[\]; expected losses \[2, 3\], one for each"),
         ("def loss(logprobs): return logprobs, 1", "returned a int beside the losses; expected"),
-        ("def loss(logprobs): return logprobs, {'kept': 1.0}", r"returned kept \[\]"),
+        ("def loss(logprobs): return logprobs, {'kept': 1.0}", "returned kept of type float; expected losses"),
         ("def loss(logprobs): return logprobs, {'policy': logprobs}", "loss/policy is a metric of the package"),
         ("loss = 3", "has 3 there, which cannot be called; expected a function of logprobs, old_logprobs"),
         ("other = 3", "has no such name"),
+        ("def loss(logprobs): return [logprobs, {}]", "returned losses of type list; expected losses"),
+        ("def loss(logprobs): return logprobs.astype(int)", "losses of type int32, which have no gradient"),
+        ("def loss(advantages): return -advantages", "reads advantages, through which no gradient flows"),
+        ("def loss(*args): return args[0]", "takes args by its place, .* functools.wraps"),
+        ("def loss(logprobs, /): return logprobs", "takes logprobs by its place"),
+        (
+            "import functools\nloss = functools.partial(lambda logprobs, by: logprobs.sum() * by, by=2)",
+            r"partial returned losses \[\]",
+        ),
+        ("def loss(logprobs):\n    if logprobs[0, 0] > 0: return logprobs", r"TracerBool.*mine_loss.py, line 2\)"),
+        ("def loss(logprobs) return logprobs", r"cannot be imported: expected ':' \(mine_loss.py, line 1\)$"),
+        ("import nosuchmodule", "cannot be imported: No module named 'nosuchmodule'"),
     ],
 )
 def test_a_loss_that_cannot_be_used_is_named_before_the_run(file, text, message):
@@ -91,12 +103,20 @@ def test_a_loss_that_cannot_be_used_is_named_before_the_run(file, text, message)
         ("def mine(rewards): return rewards[:2]", r"returned shape \[2\]; expected 4 finite advantages, one a rollout"),
         ("def mine(rewards): return rewards / 0", "expected 4 finite advantages"),
         ("def mine(rewards): return None", "mine"),
-        ("def mine(rewards, outcomes): return [o + 1 for o in outcomes]", "mine failed: can only concatenate str"),
+        (
+            "def mine(rewards, outcomes): return [o + 1 for o in outcomes]",
+            "mine failed: TypeError: can only concatenate str",
+        ),
+        ("def mine(rewards): return {}[0]", r"mine failed: KeyError: 0 \(.*mine_mine.py, line 1\)$"),
     ],
 )
 def test_an_estimator_that_cannot_be_used_is_named_before_the_run(file, text, message):
     with np.errstate(divide="ignore", invalid="ignore"), pytest.raises(ValueError, match=message):
         check_estimator(file(text, "mine"), 4)
+
+
+def test_a_loss_may_ignore_further_fields_by_name(file):
+    assert user_loss(file("def loss(logprobs, **others): return -logprobs", "loss")).fields == ("logprobs",)
 
 
 def test_built_in_names_are_no_files_and_others_are_refused(tmp_path):

@@ -105,6 +105,13 @@ def directory(tiny, tmp_path):
     return tmp_path
 
 
+def test_a_pinned_base_is_an_id_and_its_revision_to_peft(tiny, tmp_path):
+    save_adapters(tmp_path, tiny.architecture, LORA, adapted(tiny)[2], base="Org/Name@0123abc", dtype="float32")
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config["revision"]) == ("Org/Name", "0123abc")
+    assert read_adapter_settings(tmp_path) == LORA
+
+
 def loaded(tiny, directory):
     _, abstract, _ = build_adapted_network(tiny.architecture, LORA)
     everywhere = jax.sharding.SingleDeviceSharding(jax.devices()[0])

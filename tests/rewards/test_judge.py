@@ -67,6 +67,8 @@ def verdict_of(grader: Grader, response: str = "3", problem: Problem = PROBLEM) 
         ({"words": ["true=10", "false=0"]}, '{"score": true}', 1.0),
         ({"score_range": [1.0, 5.0]}, '{"score": 2}', 0.25),
         ({"score_range": [-1.0, 1.0]}, '{"score": -1}', 0.0),
+        ({}, '{"reason": "two\nlines", "details": {"score": 9}, "score": 2}', 0.2),
+        ({}, 'In {1, 2} and {"a": {"score": 9},} it is {"score": 2}', 0.2),
         ({"pattern": NUMBER}, "It says score: 10, but is wrong.\nScore: 2", 0.2),
         ({"pattern": NUMBER, "score_range": [-1.0, 1.0]}, "Score: -1", 0.0),
         ({"pattern": NUMBER}, "Score: .5.", 0.05),
@@ -82,6 +84,8 @@ def verdict_of(grader: Grader, response: str = "3", problem: Problem = PROBLEM) 
         ({}, "7", "there is no JSON object"),
         ({}, "", "answered '', in which"),
         ({}, '{"score": 7', "there is no JSON object"),
+        ({}, '{"details": {"score": 9}, "score": 2,}', "there is no JSON object"),
+        ({}, '{"details": {"score": 9}, "reason": "cut', "there is no JSON object"),
         ({}, "{" * 5000, "there is no JSON object"),
         ({}, '{"score": true}', "whose score is True; expected a number from 0 to 10"),
         ({"pattern": NUMBER}, "I would say ten.", "there is no match of judge.pattern"),
@@ -100,12 +104,12 @@ def test_answers_are_read_to_rewards_or_refused_with_what_they_say(settings, ans
 
 def test_prompts_are_filled_in_one_pass_and_name_only_columns_that_exist(tmp_path):
     template = tmp_path / "prompt.txt"
-    template.write_text('{rubric} Q: {question} G: {gold} R: {response} Reply {"score": 1} or { x }')
+    template.write_text('\ufeff{rubric} Q: {question} G: {gold} R: {response} Reply {"score": 1} or { x }', "utf-8")
     text = prompt_text(JudgeConfig(prompt=str(template)))
     filled_in = filled(text, PROBLEM, "the answer is {gold}{rubric}")
     assert filled_in == ('Be exact. Q: What is 1+2? G: 3 R: the answer is {gold}{rubric} Reply {"score": 1} or { x }')
     check_columns(text, PROBLEM, "judge.prompt")
-    with pytest.raises(ValueError, match=r"has \{essay\}, .* expected one of question, gold, response, rubric"):
+    with pytest.raises(ValueError, match=r"has \{essay\}, .* response, rubric \(extra of a dataset card"):
         check_columns("{essay} {response}", PROBLEM, "judge.prompt")
     template.write_text("no place")
     for config, complaint in (
@@ -164,6 +168,20 @@ FAULTS = {
     "another JSON": (lambda body, n: (200, "[1]", {}), {}, "judge_unparseable", 3, "no chat completion"),
     "no choices": (lambda body, n: (200, '{"choices": []}', {}), {}, "judge_unparseable", 3, "no chat completion"),
     "a refusal": (lambda body, n: completion(None), {}, "judge_unparseable", 1, "without a text"),
+    "another address": (
+        lambda body, n: error(308, location="https://x.test/v1/chat"),
+        {},
+        "judge_unreachable",
+        1,
+        "it redirects to https://x.test/v1/chat: set judge.base_url",
+    ),
+    "thoughts alone": (
+        lambda body, n: (200, completion("")[1].replace('"stop"', '"length"'), {}),
+        {},
+        "judge_unparseable",
+        1,
+        "its thoughts took all tokens: raise max_tokens in judge.request",
+    ),
     "no score": (lambda body, n: completion("I like it"), {}, "judge_unparseable", 1, "'I like it'"),
     "a slow judge": (lambda body, n: late(1.0, TEN), {"seconds": 0.1}, "judge_timeout", 3, "judge.seconds=0.1"),
 }

@@ -268,7 +268,8 @@ USER = {"role": "user", "content": "a"}
         ("completions", {"prompt": "a", "logprobs": 21}, 400, "logprobs is 21"),
         ("completions", {"prompt": "a", "stop": ""}, 400, "stop is not a text or a list of at most 16 texts"),
         ("completions", {"prompt": "a", "seed": 2**40}, 400, "seed is"),
-        ("completions", {"prompt": "a", "max_tokens": 0}, 400, "1 tokens are before the answer, which may have 0"),
+        ("completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens is 0; expected 1 or more, or echo=true"),
+        ("chat/completions", {"messages": [USER], "max_completion_tokens": 0}, 400, "max_tokens is 0"),
         (
             "completions",
             {"prompt": "a" * 390, "max_tokens": 11},
@@ -287,7 +288,12 @@ USER = {"role": "user", "content": "a"}
         ("chat/completions", {"messages": [USER], "response_format": {"type": "json_object"}}, 422, "response_format"),
         ("branches", {"id": "cmpl-0", "token": 1}, 404, "there is no answer 'cmpl-0'"),
         ("branches", {"id": "cmpl-0"}, 400, "token is missing"),
-        ("embeddings", {}, 404, "there is no route /v1/embeddings"),
+        (
+            "embeddings",
+            {},
+            404,
+            "there is no route /v1/embeddings; expected one of /health, /v1/models, /v1/completions",
+        ),
     ],
 )
 def test_a_bad_request_gets_a_line_that_says_what_to_change(url, route, body, status, complaint):
@@ -429,7 +435,7 @@ def test_the_official_client_reads_all_routes(url):
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     assert [model.id for model in client.models.list()] == ["tiny"]
     whole = client.completions.create(
-        model="tiny", prompt=["a", "b"], n=2, max_tokens=12, seed=1, logprobs=2, stop="答"
+        model="tiny", prompt=["a", "a"], n=2, max_tokens=12, seed=1, logprobs=2, stop="答"
     )
     assert [choice.index for choice in whole.choices] == [0, 1, 2, 3] and whole.usage.prompt_tokens == 2
     assert len(whole.choices[0].logprobs.tokens) == len(whole.choices[0].logprobs.token_logprobs)

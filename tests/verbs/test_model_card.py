@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from fr3e_jax.cli import main
-from fr3e_jax.configuration import ConfigError
+from fr3e_jax.cli.run_selection import saved_config
+from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.studies.analysis.stored_run import StoredRun
-from fr3e_jax.verbs.model_card import push
+from fr3e_jax.verbs.model_card import model_card, push
 
 
 @pytest.fixture
@@ -56,6 +57,20 @@ def test_an_export_carries_a_card_of_its_run_and_is_uploaded(finished_run, tmp_p
     first, last = run.evaluations[0], run.evaluations[-1]
     assert rows["greedy"] == f"{100 * first['greedy']:.1f} | {100 * last['greedy']:.1f}"
     assert f"{last['prompts']} problems of the test split" in text and "temperature 1" in text
+
+
+def test_a_card_names_the_base_as_the_hub_does_single_sets_settings_and_no_folder(finished_run):
+    run, config = StoredRun.open(finished_run), load_config(saved_config(finished_run), training=False)
+    config.evaluation.sets = ["aime24 temperature=0.6"]
+    vars(run)["provenance"] = {
+        "command": "fr3e train /home/me/mine.yaml data.train=[/data/x/a.jsonl] model.path=Org/Name"
+    }
+    for path, base in (("Org/Name@0123abc", "Org/Name"), ("/home/me/model", None), ("gs://b/model", None)):
+        config.model.path = path
+        card = model_card(run, config, 2, "float32")
+        assert yaml.safe_load(card.split("---\n", 2)[1]).get("base_model") == base
+        assert "at temperature 1; sets with settings of their own: aime24 temperature=0.6." in card
+        assert "fr3e train mine.yaml data.train=[a.jsonl] model.path=Org/Name\n" in card
 
 
 @pytest.mark.parametrize(
