@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.conversation import LISTS
 from fr3e_jax.data.card_file import Card, SplitCard, nearest, read_card
-from fr3e_jax.data.fields import FieldRule, lookup, parse_path
+from fr3e_jax.data.fields import FieldRule, Unusable, lookup, parse_path, unwrapped
 from fr3e_jax.data.formats import NO_ROWS, Row, find_files, read_file
 from fr3e_jax.data.formats import SUFFIXES as ROW_SUFFIXES
 from fr3e_jax.data.jsonl import local_file
@@ -137,14 +138,14 @@ def _of_rows(pattern: str, root: str, columns: Sequence[str], name: str = "") ->
         raise ConfigError(str(error)) from error
     if not rows:
         raise ConfigError(f"{path} {NO_ROWS if dropped else 'is empty; expected rows'}")
-    named = _columns(columns)
-    paths = {field: _found(names, rows) for field, names in COLUMNS.items()} | named
+    chosen = _columns(columns)
+    paths = {field: _found(names, rows) for field, names in COLUMNS.items()} | chosen
     for field in ("question", "answer"):
         if paths[field] and any(lookup(row, paths[field]) is not None for row in rows):
             continue
         have = ", ".join(dict.fromkeys(str(column) for row in rows for column in row))
-        if field in named:
-            raise ConfigError(f"{path} has the columns {have}, and no value at data.columns=[{field}={named[field]}]")
+        if field in chosen:
+            raise ConfigError(f"{path} has the columns {have}, and no value at data.columns=[{field}={chosen[field]}]")
         raise ConfigError(
             f"{path} has the columns {have}; expected the {field} in one of {', '.join(COLUMNS[field])}, or name its "
             f"column: data.columns=[{field}=NAME]"
@@ -159,15 +160,20 @@ def _of_rows(pattern: str, root: str, columns: Sequence[str], name: str = "") ->
     )
     if "solution" not in rules and (hashes or boxed):
         rules["solution"] = FieldRule(answer, remove="<<.*?>>")
-    offers = {
-        path: sum(isinstance(value := lookup(row, path), list) and bool(value) for row in rows) for path in CHOICES
-    }
+    offers = {path: sum(_offers(lookup(row, path)) for row in rows) for path in CHOICES}
     choices = max(CHOICES, key=offers.__getitem__)
     extra = {"choices": choices} if offers[choices] else {}
     verifier = "multiple_choice" if offers[choices] == len(rows) else "math"
     split = SplitCard(files=(str(pattern if others else path.absolute()),), fields=rules, extra=extra)
     stem = name or re.sub(r"[^\w.-]", "_", path.name.removesuffix(".gz").rpartition(".")[0])
     return Card(path=path, name=stem, verifier=verifier, splits={"train": split, "test": split})
+
+
+def _offers(value: Any) -> bool:
+    try:
+        return len(unwrapped(value)) > 1
+    except Unusable:
+        return False
 
 
 def _found(names: Sequence[str], rows: Sequence[Row]) -> str:

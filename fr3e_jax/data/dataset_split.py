@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fr3e_jax.answers.quick import chosen_letter
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.conversation import map_question, messages_of, question_of, without_answer
 from fr3e_jax.data.card_file import WITHOUT_ANSWER, Card, SplitCard
@@ -159,11 +160,14 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, problems: dict) ->
     if card.verifier not in WHOLE_RESPONSE and not all(map(can_be_boxed, golds)):
         raise _Dropped("unreadable_gold")
     question, answered = without_answer(question, golds)
-    if extra.get("choices"):
-        extra["choices"] = tuple(_choices(extra["choices"]))
-        choices = map("({}) {}".format, string.ascii_uppercase, extra["choices"])
+    offered = _choices(extra.pop("choices", ()))
+    if len(offered) > 1:
+        extra["choices"] = offered
+        choices = map("({}) {}".format, string.ascii_uppercase, offered)
         question = map_question(question, lambda text: "\n".join([text, *choices]))
-        golds = _letters(lookup(row, source.fields["answer"].path), golds, len(extra["choices"]))
+        golds = _letters(row, source, golds, offered)
+    if card.verifier == "multiple_choice" and chosen_letter(golds[0]) is None and golds[0] not in offered:
+        raise _Dropped("unreadable_gold")
     if len(golds) > 1:
         extra["golds"] = golds
     if (question, golds[0]) in problems:
@@ -215,17 +219,30 @@ def _extra(row: Row, card: Card, source: SplitCard) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None and value != ""}
 
 
-def _choices(value: Any) -> list[Any]:
+def _choices(value: Any) -> tuple[Any, ...]:
     try:
-        return unwrapped(value)
+        return tuple(unwrapped(value))
     except Unusable:
         raise _Dropped("unreadable_choices") from None
 
 
-def _letters(value: Any, golds: tuple[str, ...], choices: int) -> tuple[str, ...]:
-    """The gold answers, or the letter of the choice if the row gives its number from 0 (MMLU and its relatives)."""
-    if not isinstance(value, int) or isinstance(value, bool):
+def _letters(row: Row, source: SplitCard, golds: tuple[str, ...], choices: tuple[Any, ...]) -> tuple[str, ...]:
+    """The gold answers, or the letter of the choice of this label (ARC), or of this number from 0 (MMLU).
+
+    In CSV, where numbers are texts, an answer that is a choice's number and another's text is neither.
+    """
+    value, offered = (lookup(row, path) for path in (source.fields["answer"].path, source.extra["choices"]))
+    labels = lookup(row, source.extra["choices"].removesuffix("text") + "label")
+    if isinstance(labels, list) and golds[0] in labels:
+        index = labels.index(golds[0])
+    elif isinstance(value, int) and not isinstance(value, bool):
+        index = value
+    elif isinstance(offered, str) and golds[0].isdecimal():
+        index = int(golds[0])
+        if golds[0] in choices and (index >= len(choices) or choices[index] != golds[0]):
+            raise _Dropped("unreadable_gold")
+    else:
         return golds
-    if not 0 <= value < choices:
+    if not 0 <= index < len(choices):
         raise _Dropped("unreadable_gold")
-    return (string.ascii_uppercase[value],)
+    return (string.ascii_uppercase[index],)

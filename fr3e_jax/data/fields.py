@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import json
 import math
 import re
+import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -136,7 +138,17 @@ def unwrapped(value: Any) -> list[Any]:
             value = json.loads(value[:MAX_LITERAL])
         except (ValueError, RecursionError):
             try:
-                value = ast.literal_eval(value.strip()[:MAX_LITERAL])
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                value = _python_list(value.strip()[:MAX_LITERAL])
+            except (ValueError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError):
                 raise Unusable("unreadable") from None
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _python_list(text: str) -> Any:
+    """The value of a text of Python, or of numpy, which writes no commas between texts: Python would join them."""
+    parts: list[str] = []
+    before = None
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        parts += [","] * (before == token.type == tokenize.STRING) + [token.string]
+        before = before if token.type == tokenize.NL else token.type
+    return ast.literal_eval(" ".join(parts).strip())

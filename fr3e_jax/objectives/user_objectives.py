@@ -65,7 +65,7 @@ class UserObjective:
         try:
             return self.function(**{name: values[name] for name in self.fields})
         except Exception as error:
-            raise ValueError(f"{self.setting}: {self._name} failed: {_told(error)}") from error
+            raise ValueError(f"{self.setting}: {self._name} failed: {_one_line(error)}") from error
 
     @property
     def _name(self) -> str:
@@ -108,14 +108,14 @@ class UserObjective:
         try:
             advantages = np.asarray(result, np.float32)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{self.setting}: {self._name} failed: {_told(error)}") from error
+            raise ValueError(f"{self.setting}: {self._name} failed: {_one_line(error)}") from error
         if advantages.shape != (count,) or np.isinf(advantages).any():
             result = f"shape {list(advantages.shape)}" if advantages.shape != (count,) else f"{advantages}"
             raise self._fault(result, f"{count} finite advantages, one a rollout, or NaN for one that does not train")
         return advantages
 
 
-def _told(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """An error of the user's code in one line, with the last place outside of installed packages."""
     frames = traceback.extract_tb(error.__traceback__)
     place = ([frame for frame in frames if "site-packages" not in frame.filename] or frames)[-1]

@@ -139,6 +139,8 @@ def test_answers_of_rows_without_a_card_may_be_texts_and_lists(tmp_path):
         ({"choices": ["Rome", "Paris"], "answer": 1}, "\n(A) Rome\n(B) Paris", "B"),
         ({"options": ["Rome", "Paris"], "answer": "B"}, "\n(A) Rome\n(B) Paris", "B"),
         ({"choices": {"text": ["Rome", "Paris"], "label": ["A", "B"]}, "answer": "B"}, "\n(A) Rome\n(B) Paris", "B"),
+        ({"choices": {"text": ["Rome", "Paris"], "label": ["1", "2"]}, "answer": "2"}, "\n(A) Rome\n(B) Paris", "B"),
+        ({"options": "['Rome'\n 'Paris']", "answer": "1"}, "\n(A) Rome\n(B) Paris", "B"),  # pandas writes CSV so
         ({"options": [], "answer": 1}, "", "1"),
         ({"choices": None, "options": "none", "answer": 1}, "", "1"),
     ],
@@ -150,6 +152,15 @@ def test_choices_of_rows_without_a_card_follow_the_question(tmp_path, row, shown
     assert (problem.prompt, problem.gold) == ("Which?" + shown, gold)
     verdict = task.verifier()(problem, rf"\boxed{{{'Paris' if shown else 1}}}", True)
     assert verdict.right
+
+
+def test_answers_that_name_no_choice_or_two_are_dropped(tmp_path):
+    """They would stop a run that meets them: the verifier knows no right letter."""
+    rows = [{"question": f"{i}?", "choices": "['1', '0']", "answer": "B"} for i in range(20)]
+    rows += [{"question": "Two?", "choices": "['1', '0']", "answer": "1"}, {"question": "None?", "answer": "2"}]
+    (tmp_path / "own.jsonl").write_text(lines(*rows))
+    task = DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / "own.jsonl")]))
+    assert len(task.problems("train")) == 20 and task.parts["train"][0].dropped == {"unreadable_gold": 2}
 
 
 @pytest.mark.parametrize(
