@@ -571,13 +571,21 @@ class Config:
 
     @property
     def algorithm(self) -> str:
-        """Short name of the method that these settings make, for summaries and file names."""
-        steps = "".join(f"+{step}" for step in self.shaping.steps) + "+teacher" * bool(self.teacher.path)
+        """Short name of the method that these settings make, for people."""
+        added = [*self.shaping.steps] + ["teacher"] * bool(self.teacher.path)
+        added += ["knapsack"] * (self.rollout.allocation == "knapsack") + ["replay"] * (self.rollout.replay_share > 0)
+        returning = {"target": ", adaptive return", "fixed": ", PrefixRL"}[self.returns.depth_rule]
+        rest = "".join(f"+{name}" for name in added) + returning * (self.returns.size > 0)
         if self.explore.enabled:
-            return "fr3e" + steps
-        plus = self.drops_equal_rewards and self.loss.epsilon_high > self.loss.epsilon_low
+            return "fr3e" + rest
         estimator = self.advantage.base_estimator.rpartition(":")[2]
-        name = {"gae": "ppo", "reward": "reinforce"}.get(estimator, estimator)
-        if self.loss.ratio == "sequence" and name == "grpo":
+        name = {"gae": "ppo", "reward": "reinforce", "mean": "dr-grpo"}.get(estimator, estimator)
+        if name == "reinforce" and self.advantage.normalise_batch:
+            name = "reinforce++"
+        if name == "grpo" and self.loss.ratio == "sequence":
             name = "gspo"
-        return name + ("++" if plus and name == "grpo" else "") + steps
+        if name == "grpo" and self.rollout.sampling_rounds > 1:
+            name = "reinforce-ada"
+        if name == "grpo" and self.drops_equal_rewards and self.loss.epsilon_high > self.loss.epsilon_low:
+            name = "grpo++"
+        return name + rest

@@ -54,7 +54,7 @@ def _facts(run: StoredRun, config: Config, step: int, dtype: str) -> list[list[s
     commit = str(git.get("commit", "")) + (" with changes" if git.get("dirty") else "")
     data = config.data.train or [config.data.task]
     facts = {
-        "method": config.algorithm + (", adaptive return" if config.returns.size else ""),
+        "method": config.algorithm,
         "started from": _file_name(config.model.path) or "random weights",
         "adapters": f"rank {config.model.lora.rank}" if config.model.lora.rank else "",
         "data": ", ".join(map(_file_name, data)),

@@ -225,3 +225,22 @@ def test_what_is_no_number_as_typed_is_refused(override):
 def test_a_recipe_without_a_setting_is_refused(tmp_path, content):
     (tmp_path / "mine.yaml").write_text(content)
     assert "mine.yaml: has no settings; expected sections" in refusal(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "name"),
+    [
+        ("demo", [], "grpo++, adaptive return"),
+        ("demo_fr3e", ["shaping.steps=[kl_cov]"], "fr3e+kl_cov"),
+        ("methods/dr_grpo", [], "dr-grpo"),
+        ("methods/gspo", [], "gspo"),
+        ("methods/grpo", ["rollout.replay_share=0.5"], "grpo+replay"),
+        ("methods/knapsack", [], "grpo+++knapsack"),
+        ("methods/prefix_rl", [], "grpo++, PrefixRL"),
+        ("methods/reinforce_ada", [], "reinforce-ada"),
+        ("methods/reinforce_pp", [], "reinforce++"),
+        ("methods/ppo", [], "ppo"),
+    ],
+)
+def test_a_recipe_is_named_by_its_method(recipe, overrides, name):
+    assert load_config(recipe, overrides).algorithm == name

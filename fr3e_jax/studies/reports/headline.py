@@ -85,7 +85,8 @@ def _method(run: StoredRun) -> str:
         algorithm = load_config(run.directory.config, training=False).algorithm
     except ConfigError:  # settings of another version
         algorithm = str((run.summary or {}).get("algorithm") or run.settings.get("advantage.base_estimator") or "")
-    return algorithm.upper() + (", adaptive return" if run.settings.get("returns.size") else "")
+    name, comma, rest = algorithm.partition(",")
+    return name.upper() + comma + rest
 
 
 def _model(settings: Mapping[str, Any]) -> str:
