@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fr3e_jax.answers.quick import chosen_letter
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.conversation import map_question, messages_of, question_of, without_answer
 from fr3e_jax.data.card_file import WITHOUT_ANSWER, Card, SplitCard
@@ -18,6 +17,7 @@ from fr3e_jax.data.fields import Unusable, lookup, parse_path, unwrapped
 from fr3e_jax.data.formats import NO_ROWS, Row, find_files, read_file, read_tfds
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.extraction import can_be_boxed, last_boxed
+from fr3e_jax.rewards.math_verifiers import right_letter
 
 EXAMPLES = 20  # rows that are looked at for a complaint
 WHOLE_RESPONSE = (*WITHOUT_ANSWER, "exact")  # verifiers that read the whole response: any gold answer can be given
@@ -166,7 +166,7 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, problems: dict) ->
         choices = map("({}) {}".format, string.ascii_uppercase, offered)
         question = map_question(question, lambda text: "\n".join([text, *choices]))
         golds = _letters(row, source, golds, offered)
-    if card.verifier == "multiple_choice" and chosen_letter(golds[0]) is None and golds[0] not in offered:
+    if card.verifier == "multiple_choice" and right_letter(golds[0], offered) is None:
         raise _Dropped("unreadable_gold")
     if len(golds) > 1:
         extra["golds"] = golds

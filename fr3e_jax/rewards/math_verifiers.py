@@ -7,8 +7,10 @@ is an answer, too, as verl, DAPO and Qwen2.5-Math have it.
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from fr3e_jax.answers import RIGHT, WRONG, chosen_letter, quick_verdict
 from fr3e_jax.problem import Problem
@@ -136,18 +138,23 @@ class MultipleChoiceVerifier(MathVerifier):
 
     def verdict(self, golds: tuple[str, ...], answer: str, problem: Problem) -> Verdict | Job:
         choices = tuple(problem.extra.get("choices", ()))
-        right_letter = chosen_letter(golds[0])
-        if right_letter is None and golds[0] in choices:
-            right_letter = chr(ord("A") + choices.index(golds[0]))
-        letter = chosen_letter(answer)
-        if right_letter is None:
+        right, letter = right_letter(golds[0], choices), chosen_letter(answer)
+        if right is None:
             raise ValueError(
                 f"problem {problem.id} has the gold answer {golds[0]!r}; expected a letter from A to J, or one of "
                 f"its choices {choices!r}"
             )
         if letter is not None or not choices:
-            return RIGHT if letter == right_letter else WRONG
-        return super().verdict((choices[ord(right_letter) - ord("A")],), answer, problem)
+            return RIGHT if letter == right else WRONG
+        return super().verdict((choices[ord(right) - ord("A")],), answer, problem)
+
+
+def right_letter(gold: str, choices: tuple[Any, ...]) -> str | None:
+    """The letter that a gold answer is, or that of the choice with its text; None if it is neither."""
+    letters, letter = string.ascii_uppercase[: len(choices)], chosen_letter(gold)
+    if letter is None or (choices and letter not in letters):
+        return letters[choices.index(gold)] if gold in choices else None
+    return letter
 
 
 CONVENTIONS: dict[str, type[MathVerifier]] = {

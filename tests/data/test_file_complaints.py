@@ -158,9 +158,10 @@ def test_answers_that_name_no_choice_or_two_are_dropped(tmp_path):
     """They would stop a run that meets them: the verifier knows no right letter."""
     rows = [{"question": f"{i}?", "choices": "['1', '0']", "answer": "B"} for i in range(20)]
     rows += [{"question": "Two?", "choices": "['1', '0']", "answer": "1"}, {"question": "None?", "answer": "2"}]
+    rows += [{"question": "Beyond?", "choices": "['1', '0']", "answer": "C"}]
     (tmp_path / "own.jsonl").write_text(lines(*rows))
     task = DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / "own.jsonl")]))
-    assert len(task.problems("train")) == 20 and task.parts["train"][0].dropped == {"unreadable_gold": 2}
+    assert len(task.problems("train")) == 20 and task.parts["train"][0].dropped == {"unreadable_gold": 3}
 
 
 @pytest.mark.parametrize(
