@@ -579,7 +579,9 @@ class Config:
         if self.explore.enabled:
             return "fr3e" + rest
         estimator = self.advantage.base_estimator.rpartition(":")[2]
-        name = {"gae": "ppo", "reward": "reinforce", "mean": "dr-grpo"}.get(estimator, estimator)
+        name = {"gae": "ppo", "reward": "reinforce"}.get(estimator, estimator)
+        if name == "mean" and self.loss.aggregation == "token_sum_norm":
+            name = "dr-grpo"
         if name == "reinforce" and self.advantage.normalise_batch:
             name = "reinforce++"
         if name == "grpo" and self.loss.ratio == "sequence":

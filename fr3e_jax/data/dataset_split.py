@@ -13,7 +13,7 @@ from typing import Any
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.conversation import map_question, messages_of, question_of, without_answer
 from fr3e_jax.data.card_file import WITHOUT_ANSWER, Card, SplitCard
-from fr3e_jax.data.fields import Unusable, lookup, parse_path, unwrapped
+from fr3e_jax.data.fields import Unusable, lookup, parse_path, text_of, unwrapped
 from fr3e_jax.data.formats import NO_ROWS, Row, find_files, read_file, read_tfds
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.extraction import can_be_boxed, last_boxed
@@ -34,9 +34,9 @@ class LoadedSplit:
       solutions: the worked solution of each problem, or None.
       dropped: reason to number of rows: ``malformed_row``, ``empty_question``, ``empty_gold`` (missing, null or
         blank), ``unreadable_question`` (faulty messages), ``unreadable_choices``, ``unreadable_gold`` (no marker, no
-        closed box, neither text nor number, braces that do not close), ``filtered_PATH``, ``duplicate`` (question and
-        gold answer of an earlier row); for programs also ``unusable_tests``, ``failing_reference`` and
-        ``rewarded_empty_program`` (`fr3e_jax.data.program_checks`).
+        closed box, neither text nor number, braces that do not close, none of the choices or two),
+        ``filtered_PATH``, ``duplicate`` (question and gold answer of an earlier row); for programs also
+        ``unusable_tests``, ``failing_reference`` and ``rewarded_empty_program`` (`fr3e_jax.data.program_checks`).
       repeated_questions: kept rows with the question of an earlier row and another gold answer.
     """
 
@@ -219,14 +219,17 @@ def _extra(row: Row, card: Card, source: SplitCard) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None and value != ""}
 
 
-def _choices(value: Any) -> tuple[Any, ...]:
+def _choices(value: Any) -> tuple[str, ...]:
     try:
-        return tuple(unwrapped(value))
+        choices = tuple(map(text_of, unwrapped(value)))
     except Unusable:
         raise _Dropped("unreadable_choices") from None
+    if len(choices) > len(string.ascii_uppercase):
+        raise _Dropped("unreadable_choices")
+    return choices
 
 
-def _letters(row: Row, source: SplitCard, golds: tuple[str, ...], choices: tuple[Any, ...]) -> tuple[str, ...]:
+def _letters(row: Row, source: SplitCard, golds: tuple[str, ...], choices: tuple[str, ...]) -> tuple[str, ...]:
     """The gold answers, or the letter of the choice of this label (ARC), or of this number from 0 (MMLU).
 
     In CSV, where numbers are texts, an answer that is a choice's number and another's text is neither.

@@ -10,7 +10,6 @@ import re
 import string
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from fr3e_jax.answers import RIGHT, WRONG, chosen_letter, quick_verdict
 from fr3e_jax.problem import Problem
@@ -149,11 +148,11 @@ class MultipleChoiceVerifier(MathVerifier):
         return super().verdict((choices[ord(right) - ord("A")],), answer, problem)
 
 
-def right_letter(gold: str, choices: tuple[Any, ...]) -> str | None:
+def right_letter(gold: str, choices: tuple[str, ...]) -> str | None:
     """The letter that a gold answer is, or that of the choice with its text; None if it is neither."""
     letters, letter = string.ascii_uppercase[: len(choices)], chosen_letter(gold)
     if letter is None or (choices and letter not in letters):
-        return letters[choices.index(gold)] if gold in choices else None
+        return chr(ord("A") + choices.index(gold)) if gold in choices else None
     return letter
 
 

@@ -141,6 +141,7 @@ def test_answers_of_rows_without_a_card_may_be_texts_and_lists(tmp_path):
         ({"choices": {"text": ["Rome", "Paris"], "label": ["A", "B"]}, "answer": "B"}, "\n(A) Rome\n(B) Paris", "B"),
         ({"choices": {"text": ["Rome", "Paris"], "label": ["1", "2"]}, "answer": "2"}, "\n(A) Rome\n(B) Paris", "B"),
         ({"options": "['Rome'\n 'Paris']", "answer": "1"}, "\n(A) Rome\n(B) Paris", "B"),  # pandas writes CSV so
+        ({"options": [7, 8.5], "answer": "8.5"}, "\n(A) 7\n(B) 8.5", "8.5"),
         ({"options": [], "answer": 1}, "", "1"),
         ({"choices": None, "options": "none", "answer": 1}, "", "1"),
     ],
@@ -150,7 +151,7 @@ def test_choices_of_rows_without_a_card_follow_the_question(tmp_path, row, shown
     task = DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / "own.jsonl")]))
     problem = task.problems("train")[0]
     assert (problem.prompt, problem.gold) == ("Which?" + shown, gold)
-    verdict = task.verifier()(problem, rf"\boxed{{{'Paris' if shown else 1}}}", True)
+    verdict = task.verifier()(problem, rf"\boxed{{{'Paris' if 'Paris' in shown else gold}}}", True)
     assert verdict.right
 
 
@@ -159,9 +160,13 @@ def test_answers_that_name_no_choice_or_two_are_dropped(tmp_path):
     rows = [{"question": f"{i}?", "choices": "['1', '0']", "answer": "B"} for i in range(20)]
     rows += [{"question": "Two?", "choices": "['1', '0']", "answer": "1"}, {"question": "None?", "answer": "2"}]
     rows += [{"question": "Beyond?", "choices": "['1', '0']", "answer": "C"}]
+    rows += [{"question": "Many?", "choices": list(range(27)), "answer": 26}]
     (tmp_path / "own.jsonl").write_text(lines(*rows))
     task = DatasetsTask(DataConfig(task="datasets", train=[str(tmp_path / "own.jsonl")]))
-    assert len(task.problems("train")) == 20 and task.parts["train"][0].dropped == {"unreadable_gold": 3}
+    assert len(task.problems("train")) == 20 and task.parts["train"][0].dropped == {
+        "unreadable_gold": 3,
+        "unreadable_choices": 1,
+    }
 
 
 @pytest.mark.parametrize(
