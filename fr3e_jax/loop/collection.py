@@ -166,7 +166,7 @@ def run_round(
 
     ``missing``: rollouts that the batch lacks.
     """
-    if state.kept_bases.due(state.step):
+    if state.kept_bases.due():
         return_to_kept_bases(session, state, policy, stages, batch)
     else:
         return_and_explore(session, state, policy, stages, batch, missing)

@@ -46,7 +46,7 @@ from fr3e_jax.session.texts import Texts
 
 SHARE_DECAY = 0.9  # of the running shares, per round of samples
 LEAST_SPACING = 1.0  # tokens
-VISITS_PER_STEP = 2  # of the same base
+VISITS_PER_ROUND = 2  # of the same base, for each round of fresh prompts: more, and the answer is learnt by heart
 
 
 @dataclass
@@ -60,8 +60,8 @@ class KeptBase:
     right: bool  # a success of a hard prompt; False: a failure of an easy one
     depth: float  # tokens, the middle of the next visit's depths
     spacing: float  # tokens between them
-    step: int  # of the last visit, or of its own sampling
-    visits: int = 0  # within that step
+    visits: int = 0
+    recent_visits: int = 0  # since the last round of fresh prompts
     tool_written: list[bool] | None = None  # which tokens a tool wrote
     episode: EpisodeRecord | None = None  # in an environment
 
@@ -87,21 +87,22 @@ class KeptBases:
         bases = [KeptBase(**base | {"episode": episode_from(base["episode"])}) for base in state["bases"]]
         vars(self).update(state | {"bases": bases})
 
-    def due(self, step: int) -> bool:
+    def due(self) -> bool:
         """Return True if the next round visits kept bases rather than fresh prompts.
 
         It does while continuations have less than their share of the sampled tokens. This is the running share of
         prompts whose rollouts are all wrong (with ``returns.failures``, or all right), the share of tokens that fresh
-        prompts waste, and at most ``returns.max_share``. Below ``returns.least_share`` there are no such rounds.
+        prompts waste, and at most ``returns.max_share``. Below ``returns.least_share`` there are no such rounds. Nor are
+        there while every base has had its `VISITS_PER_ROUND`.
         """
         if self.wasted_share < self.settings.least_share:
             return False
         share = min(self.settings.max_share, self.wasted_share)
         sampled = self.fresh_tokens + self.returned_tokens
-        return bool(self._waiting(step)) and self.returned_tokens < share * sampled
+        return bool(self._waiting()) and self.returned_tokens < share * sampled
 
-    def _waiting(self, step: int) -> list[KeptBase]:
-        return [base for base in self.bases if base.step != step or base.visits < VISITS_PER_STEP]
+    def _waiting(self) -> list[KeptBase]:
+        return [base for base in self.bases if base.recent_visits < VISITS_PER_ROUND]
 
     def add(self, step: int, groups: Sequence[PromptGroup], sampling_rounds: float = 1.0) -> None:
         """Keep the shortest success of each hard prompt of a fresh round; beyond ``returns.size`` the oldest leave.
@@ -113,6 +114,8 @@ class KeptBases:
         """
         if not self.settings.size:
             return
+        for base in self.bases:
+            base.recent_visits = 0
         failures = self.settings.failures
         rights = [group.right[group.graded] for group in groups if group.graded.any()]
         share = float(np.mean([not right.any() or (failures and right.all()) for right in rights] or self.wasted_share))
@@ -150,7 +153,6 @@ class KeptBases:
                 right=right,
                 depth=length / 2,
                 spacing=length / (self.settings.depths + 1),
-                step=step,
                 tool_written=None if written is None else written.tolist(),
                 episode=rollout.episode,
             )
@@ -158,13 +160,10 @@ class KeptBases:
 
     def visit(self, step: int, prompts: PromptStream, texts: Texts, noise: Noise) -> list[Anchored]:
         """Choose the kept bases of this round, those with the fewest visits first, and the depths to continue from."""
-        waiting = self._waiting(step)
-        for base in waiting:
-            if base.step != step:
-                base.step, base.visits = step, 0
-        round_number = sum(base.visits for base in self.bases if base.step == step)
-        order = noise.generator(RETURN, step, prompts.position, round_number).permutation(len(waiting))
-        chosen = sorted(order, key=lambda n: waiting[n].visits)[: self.settings.visits]
+        waiting = self._waiting()
+        visits = sum(base.visits for base in self.bases)
+        order = noise.generator(RETURN, step, prompts.position, visits).permutation(len(waiting))
+        chosen = sorted(order, key=lambda n: waiting[n].recent_visits)[: self.settings.visits]
         return [self._anchored(waiting[n], prompts, texts) for n in sorted(chosen)]
 
     def _anchored(self, base: KeptBase, prompts: PromptStream, texts: Texts) -> Anchored:
@@ -183,9 +182,10 @@ class KeptBases:
         if written is not None:  # a continuation begins where the policy chooses, not within a tool's answer
             depths = np.unique([_next_sampled(written, depth) for depth in depths])
         forks = depths.tolist()
-        # States of several visits in a step have numbers, and so noise, of their own.
+        # States of several visits have numbers, and so noise, of their own.
         first = base.visits * self.settings.depths + 1
         base.visits += 1
+        base.recent_visits += 1
         states = list(range(first, first + len(forks)))
         return Anchored(group=group, base=0, anchors=forks, states=states, forks=forks, parent=base.parent)
 

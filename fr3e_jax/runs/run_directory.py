@@ -28,7 +28,7 @@ from fr3e_jax.stores.reading import Place, has_checkpoint, holds_run, run_folder
 
 STATUS = "status.json"
 
-CHECKPOINT_FORMAT = 6
+CHECKPOINT_FORMAT = 7
 """The format of checkpoints: content that another number wrote is refused. Raise it when the content changes."""
 
 

@@ -12,7 +12,7 @@ import pytest
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.explore import explored_trunks, roll_out_states
-from fr3e_jax.loop.kept_bases import VISITS_PER_STEP, KeptBases, credit_visits
+from fr3e_jax.loop.kept_bases import VISITS_PER_ROUND, KeptBases, credit_visits
 from fr3e_jax.loop.rollout_entries import records_of
 from fr3e_jax.loop.step_report import rollout_entries
 from fr3e_jax.rollouts.requests import Rollout
@@ -101,22 +101,24 @@ def test_a_success_is_a_verdict_and_no_reward(returning, stream):
 def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returning, stream):
     kept_bases = KeptBases(returning.config.returns)
     rounds = [[False] * 4, [False] * 4, [False, True, False, False], [False, False, True, False]]
-    assert not kept_bases.due(1)
+    assert not kept_bases.due()
     kept_bases.add(1, [group_of(returning, stream, p, right) for p, right in enumerate(rounds)])
     assert kept_bases.wasted_share == 0.5 and kept_bases.fresh_tokens == 4 * 4 * 6
-    assert kept_bases.due(1)
+    assert kept_bases.due()
     kept_bases.returned_tokens = kept_bases.fresh_tokens - 1  # one less than half of all
-    assert kept_bases.due(1)
+    assert kept_bases.due()
     kept_bases.returned_tokens += 1
-    assert not kept_bases.due(1)
-    assert with_settings(kept_bases, max_share=0.6).due(1) is False
-    assert not with_settings(kept_bases, max_share=0.6, least_share=0.51).due(1)
+    assert not kept_bases.due()
+    assert with_settings(kept_bases, max_share=0.6).due() is False
+    assert not with_settings(kept_bases, max_share=0.6, least_share=0.51).due()
     kept_bases.wasted_share = 1.0
-    assert with_settings(kept_bases, max_share=0.6).due(1)
+    assert with_settings(kept_bases, max_share=0.6).due()
     kept_bases.returned_tokens = 0.0
     for base in kept_bases.bases:
-        base.visits = VISITS_PER_STEP
-    assert not kept_bases.due(1) and kept_bases.due(2), "each success has its visits in every step"
+        base.recent_visits = VISITS_PER_ROUND
+    assert not kept_bases.due()
+    kept_bases.add(2, [group_of(returning, stream, 0, rounds[0])])
+    assert kept_bases.due(), "each success has its visits for every round of fresh prompts"
 
 
 def test_the_share_of_all_wrong_prompts_forgets_with_every_round_of_samples(returning, stream):
@@ -140,6 +142,7 @@ def test_a_visit_moves_a_success_to_the_depth_where_half_of_its_rollouts_succeed
     kept_bases.learn([answered(anchored, *[[1, 1, 1, 1]] * 2)])
     assert (base.depth, base.spacing) == (1.0, 1.5)  # further back, and further apart again
     base.depth = 0.0
+    kept_bases.add(3, [])
     (anchored,) = visit(kept_bases, returning, 3, stream)
     assert anchored.forks[0] == 0
     kept_bases.learn([answered(anchored, *[[1, 1, 0, 0]] * len(anchored.forks))])
@@ -221,6 +224,9 @@ def test_visits_of_one_step_have_states_and_noise_of_their_own(returning, stream
     assert visit(kept_bases, returning, 5, stream) == [] and len(streams) == len(set(streams))
     assert len({record.id for record in records}) == len(records) == len(streams)
     assert {record.parent for record in records} == {"1/0/1", "1/1/1", "1/2/1"}
+    kept_bases.add(5, [])  # a round of fresh prompts
+    later = {(one.group.position, state) for one in visit(kept_bases, returning, 5, stream) for state in one.states}
+    assert later and not later & {(record.prompt_position, record.state) for record in records}
 
 
 def test_kept_bases_restored_from_json_equal_the_saved_ones(returning, stream):
