@@ -29,6 +29,14 @@ MOST_WITHOUT_ANSWER = MOST_CUT = 0.2  # share of the responses
 LEAST_SHARE = 0.01  # of the prompts that the verdict mentions
 FEWEST_KEPT = 0.1  # share of the prompts
 TROUBLE = tuple(f"verifier/{outcome}" for outcome in FAULTS)
+CHECKED = {  # what alerts look at, and a metric that a run has if they can
+    "entropy": "entropy/mean",
+    "gap of sampler and trainer": "logprob_gap/mean",
+    "clipping": "clip/low",
+    "verdicts": "verifier/right",
+    "lengths": "length/finished",
+    "learning rate": "learning_rate",
+}
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -42,7 +50,7 @@ class Alert(TypedDict):
 
 
 def headline(run: StoredRun, change_errors: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Facts as (name, value) pairs, the verdict, the alerts, and what changed first.
+    """Facts as (name, value) pairs, the verdict, the alerts and what they looked at, and what changed first.
 
     ``change_errors``: see `verdict`.
     """
@@ -54,6 +62,7 @@ def headline(run: StoredRun, change_errors: Mapping[str, float] | None = None) -
         "facts": [*facts(run), ("state", state), *progress(run)],
         "verdict": verdict(training, evaluations, change_errors),
         "alerts": [*_ending(run), *alerts(training, evaluations)],
+        "checked": [name for name, metric in CHECKED.items() if _last(training, metric) is not None],
         "changes": [_chart(f"{name} by step {step}", metric) for metric, name, step in changes(training)],
     }
 

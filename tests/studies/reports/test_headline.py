@@ -9,7 +9,7 @@ from made_up_runs import made_up_run, spending
 from fr3e_jax.rewards.verifier import OUTCOMES
 from fr3e_jax.runs.declared_metrics import find
 from fr3e_jax.studies.analysis.stored_run import StoredRun
-from fr3e_jax.studies.reports.headline import alerts, headline, verdict
+from fr3e_jax.studies.reports.headline import CHECKED, alerts, headline, verdict
 from fr3e_jax.studies.reports.run_charts import CHARTS, charts
 
 GOOD = {
@@ -132,6 +132,14 @@ def test_facts_and_progress_come_from_the_files_of_the_run(tmp_path):
     assert (facts["training steps"], facts["sampled tokens"]) == ("3 of 7", "300 of 1,000")
     assert shown["alerts"][0]["text"].startswith("the run was interrupted")
     assert facts["state"] == "interrupted (no status was written)"
+
+
+def test_the_page_names_only_the_checks_that_the_run_has_numbers_for(tmp_path):
+    supervised = {step: {"loss/supervised": 1.0, "learning_rate": 1e-5} for step in (1, 2)}
+    fine_tuned = made_up_run(tmp_path / "sft", training=supervised)
+    trained = made_up_run(tmp_path / "train", training={1: GOOD, 2: GOOD})
+    assert headline(StoredRun.open(fine_tuned))["checked"] == ["learning rate"]
+    assert headline(StoredRun.open(trained))["checked"] == list(CHECKED)
 
 
 @pytest.mark.parametrize(

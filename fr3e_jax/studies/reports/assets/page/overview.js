@@ -1,12 +1,13 @@
 // What the run was: the verdict, what to look at, its scores and what it spent; and every setting.
 
 function fillHeadline(node) {
-  const {verdict, facts, alerts, changes} = page.headline;
+  const {verdict, facts, alerts, checked, changes} = page.headline;
   const lead = ({text, place}) => button(visible(text), () => showPlace(place));
   const items = (leads) => leads.map((target) => element('li', {}, lead(target)));
   const fact = ([name, value]) => [name, visible(value)];
   node.querySelector('.verdict').textContent = visible(verdict);
   replace(node.querySelector('.alerts'), items(alerts));
+  node.querySelector('.no-alerts').textContent = checked.length ? `No alerts. Checked: ${checked.join(', ')}.` : '';
   replace(node.querySelector('.sentences'), items(page.held_out?.sentences ?? []));
   node.querySelector('.changes').append(...changes.map(lead));
   node.querySelector('.details').replaceWith(details('the run', facts.map(fact)));
