@@ -92,8 +92,8 @@ class KeptBases:
 
         It does while continuations have less than their share of the sampled tokens. This is the running share of
         prompts whose rollouts are all wrong (with ``returns.failures``, or all right), the share of tokens that fresh
-        prompts waste, and at most ``returns.max_share``. Below ``returns.least_share`` there are no such rounds. Nor are
-        there while every base has had its `VISITS_PER_ROUND`.
+        prompts waste, and at most ``returns.max_share``. There are no such rounds below ``returns.least_share``, and
+        none while every base has had its `VISITS_PER_ROUND`.
         """
         if self.wasted_share < self.settings.least_share:
             return False

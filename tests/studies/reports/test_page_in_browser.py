@@ -37,7 +37,10 @@ FINDINGS = [
         name="lines",
         title="Lines",
         y_label="share",
-        series=[Series("<b>a", [1, 2, 3], [0.1, None, 0.3], [0, None, 0], [1, None, 1])],
+        series=[
+            Series("<b>a", [1, 2, 3], [0.1, None, 0.3], [0, None, 0], [1, None, 1]),
+            Series("short", [1, 2], [0.4, 0.5]),
+        ],
     ),
     Figure(
         name="bars",
@@ -640,12 +643,12 @@ def _legend(chart):
 def test_a_figure_tells_the_numbers_under_the_pointer_and_those_of_the_end(browser, made_up):
     with Shown(browser, made_up[0], address="#view=figures") as shown:
         figure = shown.page.locator("#figure-lines")
-        last = [["training step", "3"], ["<b>a", "0.3 [0, 1]"]]
+        last = [["training step", "each line's end"], ["<b>a", "0.3 [0, 1]"], ["short", "0.5"]]
         assert _legend(figure) == last
         over = figure.locator(".u-over")
         box = over.bounding_box()
         over.hover(position={"x": 1, "y": box["height"] / 2})
-        assert _legend(figure) == [["training step", "1"], ["<b>a", "0.1 [0, 1]"]]
+        assert _legend(figure) == [["training step", "1"], ["<b>a", "0.1 [0, 1]"], ["short", "0.4"]]
         shown.page.mouse.move(0, 0)
         assert _legend(figure) == last
 

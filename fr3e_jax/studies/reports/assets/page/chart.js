@@ -22,7 +22,10 @@ function drawPlot(place, spec) {
   const edges = spec.lines.map((line) => line.y);
   const nameAt = (value) => (spec.bars && value !== null ? visible(String(spec.x[value])) : number(value));
   const columns = [at];
-  const series = [{label: visible(spec.xLabel), value: (_, value) => nameAt(value)}];
+  // Without a pointer the legend has the last value of each line, wherever that ends.
+  const isUneven = () => isLine && last.some((end) => end < last[0]);
+  const xText = ({cursor}, x) => ((cursor.idx ?? null) === null && isUneven() ? "each line's end" : nameAt(x));
+  const series = [{label: visible(spec.xLabel), value: xText}];
   const bands = [];
   const add = (values, look) => columns.push(values) && series.push(look) - 1;
   const helper = {class: 'helper', stroke: 'transparent', points: {show: false}};
