@@ -339,6 +339,8 @@ def test_a_kept_success_is_the_trunk_of_its_continuations_of_every_visit(browser
         assert visits.locator("option").all_inner_texts() == [
             f"step {step}: from token {8 - 2 * step}, {8 - step}: 3 of 4 right" for step in (2, 3)
         ]
+        tree, chart = (page.locator(name).bounding_box() for name in (".tree", "#figure-visits"))
+        assert tree["y"] + tree["height"] < chart["y"], "the tree comes first"
         visits.select_option("2")
         page.wait_for_url(re.compile("prompt=2/13"))
         page.get_by_role("button", name="show its prompt").click()

@@ -6,6 +6,7 @@ function drawPrompt() {
   const scrolled = place.querySelector('.tree .scroll')?.scrollLeft ?? 0;
   const drawing = element('div', {class: 'scroll'});
   const draw = () => replace(drawing, drawTree(of, roomFor(26), drawing.scrollLeft));
+  const visits = visitsOf(of);
   replace(
     place,
     rowElement(
@@ -18,9 +19,10 @@ function drawPrompt() {
     prompts.stepNote && noteElement(prompts.stepNote),
     promptElement(of),
     keptNote(of),
-    visitsElement(of),
+    visits && visitChoice(visits),
     element('div', {class: 'tree'}, key(of), treeButtons(of, drawing), drawing),
     readingPane(of),
+    visits && visitsPanel(visits),
   );
   prompts.stepNote = '';
   place.querySelector('#figure-visits')?.draw(110);
@@ -75,11 +77,13 @@ function keptNote(of) {
   );
 }
 
-// A kept success over the run: the depths from which each step continued it, and how many continuations were right.
-function visitsElement(of) {
+// The states of each step that continued a kept success, as [step, token, right, continuations].
+function visitsOf(of) {
   const id = [look.parent, look.selected.id].find((name) => name !== null && Object.hasOwn(page.visits, name));
-  if (!of.byId.has(id)) return null;
-  const visits = Map.groupBy(page.visits[id], ([step]) => step);
+  return of.byId.has(id) ? Map.groupBy(page.visits[id], ([step]) => step) : null;
+}
+
+function visitChoice(visits) {
   const {step: shown, position} = prompts.list.chosen;
   const open = (step) => {
     const prompt = prompts.list.items.find((item) => item.step === Number(step) && item.position === position);
@@ -90,6 +94,11 @@ function visitsElement(of) {
     const sum = (column) => states.reduce((total, state) => total + state[column], 0);
     return [step, `step ${step}: from token ${depths}: ${sum(2)} of ${sum(3)} right`];
   });
+  return rowElement(choice(element('select', {'aria-label': 'visit'}), said, shown, open));
+}
+
+// A kept success over the run: the depths from which each step continued it.
+function visitsPanel(visits) {
   const most = Math.max(...[...visits.values()].map((states) => states.length));
   const series = Array.from({length: most}, (_, n) => {
     const reached = [...visits].filter(([, states]) => states.length > n);
@@ -97,9 +106,7 @@ function visitsElement(of) {
   });
   const title = `Kept response: continued at ${plural(visits.size, 'step')}`;
   const labels = {x_label: 'training step', y_label: 'token from which it was continued'};
-  const panel = findingPanel({type: 'Figure', name: 'visits', title, ...labels, series});
-  panel.append(choice(element('select', {'aria-label': 'visit'}), said, shown, open));
-  return panel;
+  return findingPanel({type: 'Figure', name: 'visits', title, ...labels, series});
 }
 
 function key(of) {
