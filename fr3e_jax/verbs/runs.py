@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from rich.cells import cell_len
+
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.tables import TableConsole, text_table
 from fr3e_jax.configuration import ConfigError
@@ -20,6 +22,7 @@ from fr3e_jax.studies.analysis.run_overview import Listed, RunOverview, SweepOve
 STATES = (*get_args(State), "damaged")
 SORTS = ("age", "name", "after", "tokens")
 COLUMNS = ("run", "recipe", "state", "step", "tokens", "held-out", "before", "after", "age")
+SPARE = ("recipe", "before", "tokens")  # left out in this order, where names would break inside words
 LONGEST_REASON = 300  # characters under the table; --json has them all
 _NEVER = float("-inf")
 
@@ -69,12 +72,26 @@ def _sorted(listed: Sequence[Listed], by: str) -> list[Listed]:
 
 def _print(listed: Sequence[Listed], folder: Path) -> None:
     cells = ((entry, _sweep_cells(entry) if isinstance(entry, SweepOverview) else _cells(entry)) for entry in listed)
-    rows = ([_place(entry.path, folder), *texts] for entry, texts in cells)
+    rows = [[_place(entry.path, folder), *texts] for entry, texts in cells]
     console = TableConsole()
-    console.print(text_table(COLUMNS, rows, left=("run", "recipe", "state", "held-out")))
+    shown = _fitting(rows, console.width)
+    cut = ([row[COLUMNS.index(name)] for name in shown] for row in rows)
+    console.print(text_table(shown, cut, left=("run", "recipe", "state", "held-out")))
+    if len(shown) < len(COLUMNS):
+        absent = ", ".join(name for name in COLUMNS if name not in shown)
+        console.print(f"A wider terminal also shows: {absent}.", style="dim")
     for run in (entry for entry in listed if isinstance(entry, RunOverview) and entry.state in ("failed", "damaged")):
         reason = run.reason if len(run.reason) <= LONGEST_REASON else run.reason[:LONGEST_REASON] + " ..."
         console.print(f"{_place(run.path, folder)} {run.state}: {reason}", soft_wrap=True)
+
+
+def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The columns whose cells fit ``width`` characters side by side; a wider run's name breaks all the same."""
+    widths = {column[0]: max(map(cell_len, column)) + 2 for column in zip(COLUMNS, *rows, strict=True)}
+    for name in SPARE:
+        if sum(widths.values()) > width:
+            del widths[name]
+    return list(widths)
 
 
 def _place(path: str, folder: Path) -> str:

@@ -89,6 +89,16 @@ class TestCommand:
         assert "25.0%" in lines[1] and "2k/4k" in lines[1] and "2/10" in lines[1]
         assert lines[3].startswith("bad failed: step 2: ") and "\x1b" not in lines[3]
 
+    @pytest.mark.parametrize(("width", "absent"), [(160, ""), (80, "recipe"), (64, "recipe, before")])
+    def test_a_narrow_terminal_lacks_columns_and_names_stay_whole(self, tmp_path, capsys, monkeypatch, width, absent):
+        monkeypatch.setattr("fr3e_jax.cli.tables.FILE_WIDTH", width)
+        made(tmp_path / "reinforce_ada-22", name="reinforce_ada_16_weak")
+        assert main(["runs", str(tmp_path)]) == 0
+        head, line, *note = capsys.readouterr().out.splitlines()
+        assert "reinforce_ada-22 " in line and "50.0%" in line and len(line) <= width
+        assert note == ([f"A wider terminal also shows: {absent}."] if absent else [])
+        assert not set(filter(None, absent.split(", "))) & set(head.split())
+
     def test_it_filters_unfolds_and_sorts(self, tmp_path, capsys):
         made(tmp_path / "s" / "000", after=0.25)
         made(tmp_path / "s" / "001", "stopped", after=0.75)
