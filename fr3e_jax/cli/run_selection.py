@@ -18,7 +18,7 @@ from fr3e_jax.configuration.check import RANDOM_WEIGHTS_ONLY
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.load import default_config
 from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE, LAST_LINE, read_provenance
-from fr3e_jax.configuration.settings import settings
+from fr3e_jax.configuration.settings import flat_settings, settings
 from fr3e_jax.hub import is_id
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.run_directory import RunDirectory, check_format, holds_steps
@@ -28,6 +28,7 @@ from fr3e_jax.stores.objects import is_remote, store_of
 from fr3e_jax.stores.reading import Place
 
 _NO_PROFILE = "runtime.profile_steps=0"
+_OF_THE_COMMAND = "runtime.profile_steps", "runtime.allow_changes"  # a resumed run does not take them from its start
 
 
 def separated(arguments: argparse.Namespace) -> argparse.Namespace:
@@ -92,7 +93,22 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Place 
     # A resumed run is profiled again, or allowed to change, only if this very command asks for it.
     allowed = f"runtime.allow_changes={str(arguments.allow_changes).lower()}"
     overrides = [_NO_PROFILE, allowed, *arguments.overrides]
-    return load_config(settings, overrides, training=training), run_dir, True
+    resumed = load_config(settings, overrides, training=training)
+    if arguments.proceed:
+        for line in _passed_over(config, resumed):
+            say(f"fr3e: {line}", config.runtime.console)
+    return resumed, run_dir, True
+
+
+def _passed_over(config: Config, resumed: Config) -> list[str]:
+    """A line for each setting of a recipe that its run, begun with another value, does not take up."""
+    recipe, run = (dict(flat_settings(dataclasses.asdict(each))) for each in (config, resumed))
+    names = [name for name in sorted(recipe | run) if recipe.get(name) != run.get(name) and name not in _OF_THE_COMMAND]
+    return [
+        f"{name}: {recipe.get(name)!r} in the recipe, {run.get(name)!r} in the run, which goes on with its own; "
+        f"to change it, say {name}=VALUE on the command line"
+        for name in names
+    ]
 
 
 def _place(text: str) -> Place:

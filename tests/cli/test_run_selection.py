@@ -138,6 +138,19 @@ def test_continue_starts_the_named_run_and_then_resumes_it(recipe, tmp_path):
     assert (run_dir, resume, config.seed) == (tmp_path / "mine", True, 5)
 
 
+def test_continue_names_what_the_recipe_says_now_and_the_run_does_not_take_up(recipe, tmp_path, capsys):
+    setting = f"runtime.run_dir={tmp_path}/mine"
+    finish_a_step(make_run(recipe, "mine", setting))
+    assert locate(recipe, "--continue", setting, "runtime.profile_steps=1")[2] and capsys.readouterr().out == ""
+    Path(recipe).write_text(Path(recipe).read_text() + "training: {max_steps: 7}\n")
+    config, *_ = locate(recipe, "--continue", setting)
+    assert config.training.max_steps != 7
+    said = f"fr3e: training.max_steps: 7 in the recipe, {config.training.max_steps} in the run"
+    assert capsys.readouterr().out.startswith(said)
+    assert locate(recipe, "--continue", setting, "training.max_steps=7")[0].training.max_steps == 7
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
