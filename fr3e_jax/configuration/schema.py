@@ -439,7 +439,9 @@ class EvaluationConfig:
 class CheckpointConfig:
     """The steps at which checkpoints are written, and the checkpoints that are kept."""
 
-    every: int = option(10, "training steps between checkpoints; the last step is always saved", ge=1)
+    every: int = option(
+        10, "training steps between checkpoints (of `fr3e sft`, hundredths of the run); the last is always saved", ge=1
+    )
     minutes: float = option(
         0.0,
         "minutes after the last checkpoint, when a step is saved, too; 0: `every` alone decides",

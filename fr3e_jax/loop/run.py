@@ -162,6 +162,16 @@ class OngoingRun:
         if self.config.evaluation.start and not state.step:
             state.before = state.before or self.evaluate("evaluating the start")
 
+    def save_due(self, steps: int) -> bool:
+        """Return True if the state after ``steps`` is to be saved, by `checkpoint.every` or `checkpoint.minutes`."""
+        checkpoint = self.config.checkpoint
+        if steps % checkpoint.every == 0:
+            return True
+        if not checkpoint.minutes:
+            return False
+        seconds = self.session.processes.on_first(lambda: time.monotonic() - self.saved_at)  # one clock decides
+        return seconds >= 60 * checkpoint.minutes
+
     def save(self) -> None:
         """Save the state of the last finished step: of now, or from before the step that is given up."""
         state = self.state
@@ -278,15 +288,7 @@ class TrainingRun(OngoingRun):
 
     def checkpoint_due(self) -> bool:
         """Return True if the finished step is to be saved; the last one is saved with its evaluation, by `finish`."""
-        state, checkpoint = self.state, self.config.checkpoint
-        if self.budget_spent():
-            return False
-        if state.evaluated or state.step % checkpoint.every == 0:
-            return True
-        if not checkpoint.minutes:
-            return False
-        seconds = self.session.processes.on_first(lambda: time.monotonic() - self.saved_at)  # one clock decides
-        return seconds >= 60 * checkpoint.minutes
+        return not self.budget_spent() and bool(self.state.evaluated or self.save_due(self.state.step))
 
 
 class StepRecord:

@@ -18,7 +18,7 @@ from fr3e_jax.session.run_identity import HASHED_DEMONSTRATIONS
 from fr3e_jax.session.run_weights import load_run_params
 from fr3e_jax.session.session import open_session
 from fr3e_jax.verbs.supervised import demonstrations
-from fr3e_jax.verbs.supervised.demonstrations import sft
+from fr3e_jax.verbs.supervised.demonstrations import sft, steps_per_line
 
 SETTINGS = {
     "sft__steps": 20,
@@ -31,7 +31,7 @@ SETTINGS = {
 @pytest.fixture(scope="module", autouse=True)
 def metrics_every_six_steps():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demonstrations, "LOG_EVERY", 6)
+        patch.setattr(demonstrations, "steps_per_line", lambda steps: 6)
         patch.setattr(demonstrations, "WARMUP_UPDATES", 1)
         yield
 
@@ -74,6 +74,17 @@ def test_the_loss_falls(sft_run):
     lengths = [len(str(n % 40)) for n in range(20 * 8)]
     assert sum(record["tokens/loss_tokens"] for record in records) == sum(n + 1 for n in lengths)
     assert sum(record["tokens/trained_positions"] for record in records) == sum(2 * n + 2 for n in lengths)
+
+
+def test_a_run_of_slow_steps_has_lines_and_checkpoints_soon(tmp_path, tiny_run):
+    """A step of a real model takes a minute: with a line every 50 steps a kill lost hours."""
+    assert [steps_per_line(steps) for steps in (1, 40, 100, 160, 3600)] == [1, 1, 1, 2, 36]
+    often = {"checkpoint__every": 2, "checkpoint__keep_last": 9, "evaluation__prompts": 1}
+    assert sft(tiny_run.config(**SETTINGS | often), tmp_path / "run") == 0
+    assert sorted(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()) == [12, 20]
+    minutes = {"checkpoint__minutes": 1e-9, "checkpoint__keep_last": 9, "evaluation__prompts": 1}
+    assert sft(tiny_run.config(**SETTINGS | minutes), tmp_path / "timed") == 0
+    assert sorted(int(path.name) for path in (tmp_path / "timed" / "checkpoints").iterdir()) == [6, 12, 18, 20]
 
 
 def test_the_loss_is_the_mean_of_minus_log_prob_over_response_tokens(one_step_run, session, tiny_run):
@@ -167,7 +178,7 @@ def test_a_random_start_ignores_the_model_that_it_is_to_replace(one_step_run):
 
 
 def test_demonstrations_that_cannot_be_encoded_are_dropped_and_named(tmp_path, tiny_run, capsys, monkeypatch):
-    monkeypatch.setattr(demonstrations, "LOG_EVERY", 1)
+    monkeypatch.setattr(demonstrations, "steps_per_line", lambda steps: 1)
     settings = SETTINGS | {"sft__steps": 2, "evaluation__prompts": 1, "runtime__console": "plain"}
     config = tiny_run.config(**settings, data__task=f"{tiny_run.task}:SomeUnspellable")
     assert sft(config, tmp_path / "run") == 0

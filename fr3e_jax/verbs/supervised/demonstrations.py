@@ -26,7 +26,10 @@ from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised.supervised_run import SupervisedRun, start_run
 
 WARMUP_UPDATES = 20
-LOG_EVERY = 50  # optimizer steps between two lines of metrics
+
+def steps_per_line(steps: int) -> int:
+    """Optimizer steps between two lines of metrics: 100 lines a run, whose steps take milliseconds or minutes."""
+    return -(-steps // 100)
 
 
 @across_processes
@@ -102,17 +105,18 @@ class DemonstrationRun(SupervisedRun):
         self.longest = (config.data.max_prompt_tokens, config.rollout.max_response_tokens)
         self.evaluate_start()
         self.console.stage("supervised fine-tuning")
+        spacing = steps_per_line(s.steps)
         while state.step < s.steps:
             updated = self.fine_tune(self._batch(state.step), **self._packing())
-            if state.step % LOG_EVERY == 0 or state.step == s.steps:
+            if state.step % spacing == 0 or state.step == s.steps:
                 metrics = updated() | {f"data/{name}": count for name, count in state.dropped().items()}
                 metrics |= state.ledger.step_metrics()
                 self.records.metrics(state.step, metrics)
                 self.console.step(state.step, metrics)
                 self.console.note(f"step {state.step}: loss {metrics['loss/supervised']:.4f}")
                 self.check_finite(metrics)
-            if state.step % (config.checkpoint.every * LOG_EVERY) == 0 and state.step < s.steps:
-                self.save()
+                if state.step < s.steps and self.save_due(state.step // spacing):
+                    self.save()
             self.stop.check()
         self.finish()
 

@@ -133,7 +133,7 @@ class RejectionSamplingRun(SupervisedRun):
             self.check_finite(updated)
             current.updates += 1
             current.sums.update(updated)
-            if left and current.updates % self.config.checkpoint.every == 0:
+            if left and self.save_due(current.updates):
                 self.save()
             if left:
                 self.stop.check()
