@@ -27,6 +27,7 @@ from fr3e_jax.verbs.supervised.supervised_run import SupervisedRun, start_run
 
 WARMUP_UPDATES = 20
 
+
 def steps_per_line(steps: int) -> int:
     """Optimizer steps between two lines of metrics: 100 lines a run, whose steps take milliseconds or minutes."""
     return -(-steps // 100)
