@@ -45,6 +45,12 @@ CONTINUED = (
     (PACE, "speed/sampled_tokens_per_second", "{:.0f}"),
 )
 """The numbers on display of a step that sampled nothing but continuations of kept successes."""
+FINE_TUNED = (
+    ("loss", "loss/supervised", "{:.4f}"),
+    ("entropy", "entropy/mean", "{:.3f}"),
+    ("gradient norm", "gradient_norm/mean", "{:.2f}"),
+)
+"""The numbers on display of a step of `fr3e sft` or an iteration of `fr3e rft`."""
 FIRST_SECONDS, SILENT_SECONDS = 5.0, 30.0
 """Plain lines say how a phase goes on: the first one after so many seconds of it, then after so long a silence."""
 SAMPLED_TOKENS = "tokens/sampled_tokens"
@@ -69,11 +75,13 @@ def _formatted(value: Any, pattern: str) -> str:
 
 
 def _shown(metrics: Mapping[str, Any]) -> list[str]:
-    """The metrics of ``SHOWN``.
+    """The metrics of ``SHOWN``, or of ``FINE_TUNED`` in a supervised run.
 
     A step that sampled nothing shows the size of the batch that earlier steps had left; one that visited no fresh
     prompt, how many kept successes it continued and ``CONTINUED``.
     """
+    if "loss/supervised" in metrics:
+        return _numbers(metrics, FINE_TUNED)
     carried = metrics.get("batch/carried_rollouts")
     if carried and metrics.get(SAMPLED_TOKENS) == 0:
         return [f"trained on {carried:.0f} carried rollouts, sampled nothing"]

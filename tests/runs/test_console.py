@@ -66,6 +66,16 @@ def test_a_step_that_only_returned_says_how_many_successes_it_continued():
     assert lines_of(stream)[1].startswith("step 5  reward 0.412")
 
 
+def test_a_step_of_fine_tuning_shows_its_loss_and_nothing_that_was_not_sampled():
+    stream = io.StringIO()
+    figures = {"loss/supervised": 0.13702, "entropy/mean": 0.19, "gradient_norm/mean": 1.8221}
+    figures |= {"tokens/sampled_tokens": 0}
+    with Console("plain", max_steps=160, stream=stream) as console:
+        console.step(16, figures)
+    (line,) = lines_of(stream)
+    assert line.startswith("step 16/160  loss 0.1370  entropy 0.190  gradient norm 1.82  left ")
+
+
 def test_a_long_stage_has_a_line_after_five_seconds_and_then_every_thirty():
     stream, clock, programs = io.StringIO(), Clock(), [3]
     console = Console(

@@ -114,7 +114,6 @@ class DemonstrationRun(SupervisedRun):
                 metrics |= state.ledger.step_metrics()
                 self.records.metrics(state.step, metrics)
                 self.console.step(state.step, metrics)
-                self.console.note(f"step {state.step}: loss {metrics['loss/supervised']:.4f}")
                 self.check_finite(metrics)
                 if state.step < s.steps and self.save_due(state.step // spacing):
                     self.save()
