@@ -440,7 +440,7 @@ class CheckpointConfig:
     """The steps at which checkpoints are written, and the checkpoints that are kept."""
 
     every: int = option(
-        10, "training steps between checkpoints (of `fr3e sft`, hundredths of the run); the last is always saved", ge=1
+        10, "training steps between checkpoints (of `fr3e sft`, lines of metrics); the last is always saved", ge=1
     )
     minutes: float = option(
         0.0,

@@ -29,7 +29,7 @@ WARMUP_UPDATES = 20
 
 
 def steps_per_line(steps: int) -> int:
-    """Optimizer steps between two lines of metrics: 100 lines a run, whose steps take milliseconds or minutes."""
+    """Optimizer steps between two lines of metrics: at most 100 a run, as steps take milliseconds or minutes."""
     return -(-steps // 100)
 
 
