@@ -17,7 +17,7 @@ DOCS := .venv-docs
 GRPO_BESIDE_IT := For comparison, GRPO++ with the same start ends at avg@16 9 to 12 % after as many sampled tokens (five seeds), \
 	and at 19 to 24 % after as many CPU seconds, with 3.3 million tokens (three seeds).
 
-.PHONY: demo test test-slow test-campaign test-long test-8 test-optimised test-parity test-plan libtpu cuda-plan lint types docs lock
+.PHONY: demo test test-slow test-campaign test-long test-8 test-gpu test-optimised test-parity test-plan libtpu cuda-plan lint types docs lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
@@ -65,6 +65,11 @@ test-parity: $(PARITY)/.installed
 		tests/policy/test_transformers_parity.py tests/policy/test_peft_parity.py tests/rollouts/test_transformers_generation.py \
 		tests/verbs/test_smollm2.py::test_weights_configuration_and_tokenizer_are_those_that_transformers_reads \
 		tests/loop/test_end_to_end.py::test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits
+
+# The fused kernels on the GPU of this machine, against matrix products in float32; `make test` runs them as jax operations.
+test-gpu: $(VENV)/.installed-dev
+	JAX_PLATFORMS=cuda JAX_DEFAULT_MATMUL_PRECISION=highest XLA_PYTHON_CLIENT_PREALLOCATE=false FR3E_TEST_OPTIMISED=1 \
+		$(PYTEST) -W ignore::DeprecationWarning tests/policy/test_fused_attention.py tests/programs/test_fused_steps.py
 
 # `fr3e plan` on small topologies, compiled by libtpu and by the CUDA plugin. Without these the tests fail, because the
 # variable is set; `make test-slow` skips them.

@@ -9,6 +9,11 @@ and 32 rollouts, prompts of 64 tokens). ``smol`` is SmolLM2-135M-Instruct, which
 BENCH/MODELS/smollm2 (32 rollouts of at most 64 tokens). Their peers are `GRPOTrainer` of TRL's newest release and
 tunix's `GRPOLearner` (`step_peers.py`).
 
+``gpu_0.5b`` and ``gpu_1.5b`` run on one GPU in bfloat16: GRPO++ at the sizes of Qwen2.5 with random weights, which
+`worded_model.py` makes, 512 rollouts of at most 512 tokens, beside TRL. ``gpu_gsm8k_0.5b`` and ``gpu_gsm8k_1.5b`` are
+steps of `configs/fr3e_gsm8k.yaml` as it is shipped, without a peer; `fr3e plan` says what they should take. Works on a
+GPU also print where the time of a step goes, with each program waited for.
+
 ``tiny_fr3e`` is FR3E with 4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a
 correct and a wrong base; ``tiny_tree`` is TreeRL with 8 prompts, 6 bases each, and 2 rollouts from each of 2 anchors on
 every base. Their peer is written by hand on transformers (`step_by_hand.py`). Anchors are evenly spaced in both, so
@@ -20,12 +25,15 @@ directory.
 from __future__ import annotations
 
 import argparse
+import collections
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -57,6 +65,8 @@ class Work:
     branches: int = 8  # rollouts from each state
     tree: int = 0  # 1: TreeRL, every base is expanded and trains, too
     even: int = 1  # 1: anchors evenly spaced in place of the most uncertain ones, so that all sample as many tokens
+    gpu: int = 0  # 1: on a GPU in bfloat16
+    recipe: str = ""  # of ours, in which only the problems change; empty: the fields above
 
     @property
     def rollouts(self) -> int:
@@ -71,7 +81,12 @@ def works(bench: Path) -> dict[str, Work]:
     """GRPO++ on Order's warm start and on two models of random weights, and FR3E on the smaller of these."""
     tiny, slice_ = bench / "MODELS" / "tiny", bench / "MODELS" / "slice"
     grpo = Work(tiny, 8, 8, 256, words=64, micro=16, tunix_micro=16, micro_tokens=2560, slots=8, lanes=8, chunk=16)
+    gpu = Work(slice_, 32, 16, 512, words=128, micro=32, micro_tokens=16384, slots=32, lanes=16, chunk=32, gpu=1)
+    gsm8k = replace(gpu, words=380, recipe="fr3e_gsm8k.yaml")
+    sizes = {size: bench / "MODELS" / f"qwen2.5-{size}" for size in ("0.5b", "1.5b")}
     return {
+        **{f"gpu_{size}": replace(gpu, model=model) for size, model in sizes.items()},
+        **{f"gpu_gsm8k_{size}": replace(gsm8k, model=model) for size, model in sizes.items()},
         "order": Work(ROOT / "warm_starts" / "order", 16, 16, 20),
         "tiny": grpo,
         "smol": replace(
@@ -92,13 +107,27 @@ def works(bench: Path) -> dict[str, Work]:
 
 def ours(args: argparse.Namespace) -> None:
     marks = Marks(args.warm_up)
+    import jax
+
     import fr3e_jax as fr3e
+    from fr3e_jax.programs.program import Program
 
     reward = REWARDS[args.reward]
+
+    watched, spent = contextlib.ExitStack(), collections.Counter()
+
+    def waited(name, call):
+        start = time.perf_counter()
+        result = jax.block_until_ready(call())
+        spent[name] += time.perf_counter() - start
+        spent[name, "calls"] += 1
+        return result
 
     class Timer(fr3e.Callback):
         def on_step(self, step, metrics):
             marks.add(metrics["tokens/sampled_tokens"])
+            if args.gpu and len(marks.marks) == args.steps - 1:  # the last step is not counted
+                watched.enter_context(Program.observed(waited))
 
     settings = {
         "model.path": args.model,
@@ -142,11 +171,25 @@ def ours(args: argparse.Namespace) -> None:
         }
     if args.words:
         settings["data.max_prompt_tokens"] = args.words
-    recipe, overrides = ROOT / "configs" / "demo_grpo.yaml", [f"{name}={x}" for name, x in settings.items()]
+    if args.recipe:
+        changed = ("data.", "rollout.", "explore.", "training.", "optimizer.")
+        settings = {name: x for name, x in settings.items() if not name.startswith(changed)}
+        settings |= {"training.max_steps": args.steps}
+    if args.gpu:
+        settings |= {"model.param_dtype": "float32", "model.compute_dtype": "bfloat16"}
+        settings |= {"evaluation.start": "false", "evaluation.end": "false"}
+    recipe = ROOT / "configs" / (args.recipe or "demo_grpo.yaml")
+    overrides = [f"{name}={x}" for name, x in settings.items()]
     problems = json.loads(Path(args.problems).read_text())
     rewarded = lambda prompt, response, gold: reward(response, gold)
-    fr3e.Trainer(recipe, reward=rewarded, problems=problems, callbacks=[Timer()], overrides=overrides).train()
-    print(marks.line())
+    trainer = fr3e.Trainer(recipe, reward=rewarded, problems=problems, callbacks=[Timer()], overrides=overrides)
+    trainer.train()
+    if not args.gpu:
+        return print(marks.line())
+    watched.close()
+    programs = [name for name, _ in spent.most_common() if isinstance(name, str)]
+    found = {name: [round(1000 * spent[name], 1), spent[name, "calls"]] for name in programs}
+    print(marks.line(jax.local_devices()[0].memory_stats()["peak_bytes_in_use"], {"ms_and_calls": found}))
 
 
 def prepare(work: Work, folder: Path) -> tuple[Path, list[dict[str, str]], str]:
@@ -172,16 +215,19 @@ def compare(args: argparse.Namespace) -> None:
     options = vars(work) | {"model": model, "problems": folder / "problems.json", "reward": reward}
     options |= {name: getattr(args, name) for name in ("steps", "warm_up", "cores")} | {"rollouts": work.rollouts}
     options |= {"cache": args.cache or folder / "programs"}
-    one = {"OMP_NUM_THREADS": str(args.cores), "JAX_PLATFORMS": "cpu", "TOKENIZERS_PARALLELISM": "false"}
-    one |= {"TQDM_DISABLE": "1"}
+    one = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+    if not work.gpu:
+        one |= {"OMP_NUM_THREADS": str(args.cores), "JAX_PLATFORMS": "cpu"}
     pythons = {"ours": sys.executable}
-    pythons |= {"by_hand": args.trl} if work.anchors else {"trl": args.trl, "tunix": args.tunix}
+    if not work.recipe:
+        pythons |= {"by_hand": args.trl} if work.anchors else {"trl": args.trl, "tunix": args.tunix}
     found: dict[str, list[dict]] = {by: [] for by, python in pythons.items() if python}
     cores = f"{args.core}-{args.core + args.cores - 1}"
     for _ in range(args.runs):
         for by, records in found.items():
             flags = [f"--{name}={value}" for name, value in options.items()]
-            call = ["taskset", "-c", cores, pythons[by], __file__, "--by", by, *flags]
+            pinned = [] if work.gpu else ["taskset", "-c", cores]
+            call = [*pinned, pythons[by], __file__, "--by", by, *flags]
             done = subprocess.run(call, env=os.environ | one, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(f"{by}: exit code {done.returncode}\n{done.stderr[-2000:]}")
@@ -197,7 +243,8 @@ def summary(found: dict[str, list[dict]]) -> list[str]:
     The first process of each runner is left out of the median of ``first_step_s``: it compiles, where there is a cache.
     """
     lines = []
-    for name in ("cpu_s", "wall_s", "tokens_per_cpu_s", "first_step_s", "peak_mb"):
+    figures = ("cpu_s", "wall_s", "tokens_per_cpu_s", "first_step_s", "peak_mb", "device_gib")
+    for name in (name for name in figures if name in found["ours"][0]):
         first = int(name == "first_step_s" and len(found["ours"]) > 1)
         medians = {by: statistics.median(record[name] for record in records[first:]) for by, records in found.items()}
         ours = medians.pop("ours")
@@ -214,7 +261,7 @@ def one_of_them(by: str, flags: list[str]) -> None:
     """A process of `compare`, which passes the work's fields as flags."""
     parser = argparse.ArgumentParser()
     for field in fields(Work):
-        parser.add_argument(f"--{field.name}", type=str if field.name == "model" else int)
+        parser.add_argument(f"--{field.name}", type=str if field.name in ("model", "recipe") else int)
     for name in ("problems", "reward", "cache"):
         parser.add_argument(f"--{name}")
     for name in ("steps", "warm_up", "cores", "rollouts"):
@@ -240,7 +287,7 @@ def main() -> None:
     parser.add_argument("--cache", default="", help="folder of compiled programs, ours and tunix's; empty: a new one")
     args = parser.parse_args()
     work = works(Path())[args.work]
-    if not args.trl and (work.anchors or not args.tunix):
+    if not args.trl and not work.gpu and (work.anchors or not args.tunix):
         parser.error("--trl is missing: there is no peer to compare with (--tunix alone does for GRPO++)")
     if work.words and not args.bench:
         parser.error(f"--bench is missing; --work {args.work} has a model of the harness (README.md)")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import tempfile
@@ -39,9 +40,11 @@ class Marks:
         self.marks.append((time.process_time(), time.perf_counter()))
         self.tokens.append(tokens)
 
-    def line(self) -> str:
-        steps = len(self.marks) - 1 - self.warm_up
-        (cpu, wall), (cpu_end, wall_end) = self.marks[self.warm_up], self.marks[-1]
+    def line(self, device_bytes: int = 0, more: dict | None = None) -> str:
+        """The figures as JSON; of steps on a GPU, of which the last one is not counted, also its memory."""
+        end = -2 if device_bytes else -1
+        steps = len(self.marks) + end - self.warm_up
+        (cpu, wall), (cpu_end, wall_end) = self.marks[self.warm_up], self.marks[end]
         found = {
             "cpu_s": (cpu_end - cpu) / steps,
             "wall_s": (wall_end - wall) / steps,
@@ -49,7 +52,11 @@ class Marks:
             "first_step_s": self.marks[0][1] - self.start,
             "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
-        return json.dumps(found)
+        if device_bytes:
+            walls = [self.start, *(wall for _, wall in self.marks)]
+            found["device_gib"] = device_bytes / 2**30
+            found["steps_s"] = [round(b - a, 3) for a, b in itertools.pairwise(walls)]
+        return json.dumps(found | (more or {}))
 
 
 def trl(args) -> None:
@@ -89,20 +96,22 @@ def trl(args) -> None:
         logging_steps=1,
         save_strategy="no",
         report_to=[],
-        use_cpu=True,
-        bf16=False,
+        use_cpu=not args.gpu,
+        bf16=bool(args.gpu),
         gradient_checkpointing=False,
         disable_tqdm=True,
     )
     GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation="sdpa"),
+        model=AutoModelForCausalLM.from_pretrained(
+            args.model, dtype=torch.bfloat16 if args.gpu else torch.float32, attn_implementation="sdpa"
+        ),
         reward_funcs=rewards,
         args=settings,
         train_dataset=Dataset.from_list(json.loads(Path(args.problems).read_text())),
         processing_class=AutoTokenizer.from_pretrained(args.model),
         callbacks=[timer],
     ).train()
-    print(marks.line())
+    print(marks.line(torch.cuda.max_memory_allocated() if args.gpu else 0))
 
 
 def tunix(args) -> None:

@@ -1,4 +1,7 @@
-"""A model directory of random weights, made usable for whole training steps: a tokenizer, a stop token, problems."""
+"""A model directory of random weights, made usable for whole training steps: a tokenizer, a stop token, problems.
+
+python benchmarks/worded_model.py 0.5b MODELS/qwen2.5-0.5b     # the sizes of Qwen2.5-0.5B or -1.5B; needs torch
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import itertools
 import json
 import shutil
 import string
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +52,25 @@ def problems(count: int, words: int) -> list[dict[str, str]]:
     rng, letters = np.random.default_rng(0), list(string.ascii_lowercase)
     drawn = rng.choice(letters, (count, words, 2))
     return [{"prompt": "".join(f" {a}{b}" for a, b in row), "gold": ""} for row in drawn]
+
+
+_SIZES = {
+    "0.5b": dict(hidden_size=896, num_hidden_layers=24, num_attention_heads=14, intermediate_size=4864),
+    "1.5b": dict(hidden_size=1536, num_hidden_layers=28, num_attention_heads=12, intermediate_size=8960),
+}
+
+
+def random_model(size: str, target: Path) -> None:
+    """Write a network of a published size with random bfloat16 weights."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    shared = dict(num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True, max_position_embeddings=32768)
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = Qwen2ForCausalLM(Qwen2Config(**_SIZES[size], **shared, rms_norm_eps=1e-6, rope_theta=1000000.0))
+    model.to(torch.bfloat16).save_pretrained(target)
+
+
+if __name__ == "__main__":
+    random_model(sys.argv[1], Path(sys.argv[2]))

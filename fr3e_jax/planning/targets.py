@@ -6,12 +6,14 @@ They are those that the run itself declares (`Declarations`), of the largest sha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.micro_batch_shapes import declared_rows
@@ -42,7 +44,16 @@ class Target:
     resident: dict[str, Any] = field(default_factory=dict)  # arrays of the run beside its arguments while it runs
 
     def lower(self):
-        return self.function.lower(*self.arguments, **self.options)
+        with devices_of(self.arguments):
+            return self.function.lower(*self.arguments, **self.options)
+
+
+def devices_of(arguments: Any) -> AbstractContextManager:
+    """A block that lowers programs for the devices of abstract arguments. From 0.11 on jax asks for them in kernels."""
+    shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments))
+    meshes = (sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding))
+    mesh = next(meshes, None)
+    return nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
 def device_bytes(tree: Any) -> int:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import Config, ConfigError, load_config
@@ -55,6 +56,7 @@ def compile_recipe(config: Config, *, only_list: bool, as_json: bool, devices: S
     import jax
 
     from fr3e_jax.cluster.processes import own_processes
+    from fr3e_jax.planning.targets import devices_of
     from fr3e_jax.programs.program import Declarations
     from fr3e_jax.runs.compilation import compilations
     from fr3e_jax.session.declared_programs import declare_programs, sizes_text
@@ -78,7 +80,8 @@ def compile_recipe(config: Config, *, only_list: bool, as_json: bool, devices: S
 
         def measured(index: int) -> dict[str, float]:
             start = time.perf_counter()
-            peak = declared[index].prepare().memory_analysis().peak_memory_in_bytes / 2**30
+            with devices_of(declared[index].arguments) if devices is not None else nullcontext():
+                peak = declared[index].prepare().memory_analysis().peak_memory_in_bytes / 2**30
             seconds = time.perf_counter() - start
             if first:
                 text = f"  {seconds:6.1f} s  {peak:6.2f} GiB  {' '.join(lines[index].values())}"

@@ -1,4 +1,7 @@
-"""Fused attention of rows against `row_attention`, values and gradients. The kernels run as jax operations."""
+"""Fused attention of rows against `row_attention`, values and gradients.
+
+The kernels run as jax operations, or on a card if there is one (`make test-gpu`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kernels_here import KERNELS, ON_A_CARD
 from random_rows import random_rows
 
 from fr3e_jax.policy.attention import PLAIN, KeyValue, RowView, Scoring, row_attention
@@ -16,10 +20,10 @@ from fr3e_jax.policy.fused_attention import Blocks, block_sizes, fused_row_atten
 SMALL = dict(tpu=Blocks(256, 128, 128, 256), gpu=Blocks(64, 32, 32, 64))
 
 
-@pytest.fixture(params=["tpu", "gpu"])
+@pytest.fixture(params=KERNELS)
 def fused(request):
     """`fused_row_attention` with the kernels of a platform, in blocks smaller than rows."""
-    return partial(fused_row_attention, interpret=True, platform=request.param, largest=SMALL[request.param])
+    return partial(fused_row_attention, interpret=not ON_A_CARD, platform=request.param, largest=SMALL[request.param])
 
 
 def draw(view, heads, group, head_dim, dtype, seed=0):
