@@ -75,7 +75,7 @@ def _run_verb(arguments: list[str]) -> int:
         raise ConfigError(f"expected a verb ({', '.join(VERBS)}), got {name}; nearest: fr3e {nearest[0]} RECIPE")
     verb = load_verb(name)
     try:
-        parsed = build_parser(name, VERBS[name], verb).parse_intermixed_args(arguments[1:])
+        parsed = build_parser(name, VERBS[name], verb).parsed(arguments[1:])
     except SystemExit as end:  # --help has printed
         return int(end.code or 0)
     return verb.run(parsed)

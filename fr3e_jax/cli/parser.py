@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -36,9 +36,20 @@ class Verb:
 class OneLineParser(argparse.ArgumentParser):
     """A parser that reports a mistake like a mistake in a recipe: in one line, with exit code 2."""
 
+    _given = ""
+
+    def parsed(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse ``arguments``; options and settings may be mixed."""
+        self._given = " ".join(arguments)
+        return self.parse_intermixed_args(arguments)
+
     def error(self, message: str) -> NoReturn:
-        if "unrecognized arguments" in message and (match := re.search(r"--([\w.]+)(?:[= ](\S+))?", message)):
-            name, value = match.groups()
+        if "unrecognized arguments" in message and (match := re.search(r"--([\w.]+)", message)):
+            # From Python 3.12 on the value counts as a positional argument, and is not in the message.
+            match = re.search(rf"--({re.escape(match[1])})(?:[= ](?!--)(\S+))?", self._given) or match
+            name, value = match[1], match[2] if match.lastindex == 2 else ""
+            if match.group() not in message:
+                message = message.replace(f"--{name}", match.group(), 1)
             options = [option for action in self._actions for option in action.option_strings]
             if name in settings() or our_names(name):
                 setting = name if name in settings() else our_names(name)[0]
@@ -59,7 +70,7 @@ def help_width() -> int:
     return min(max(shutil.get_terminal_size((120, 24)).columns, 60), 160)
 
 
-def build_parser(name: str, purpose: str, verb: Verb) -> argparse.ArgumentParser:
+def build_parser(name: str, purpose: str, verb: Verb) -> OneLineParser:
     """The parser of one verb. The help text of ``train`` also lists the settings that most runs change."""
     ending = f"example: {verb.example}\n\n"
     if name == "train":
