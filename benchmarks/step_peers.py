@@ -42,13 +42,13 @@ class Marks:
 
     def line(self, device_bytes: int = 0, more: dict | None = None) -> str:
         """The figures as JSON; of steps on a GPU, of which the last one is not counted, also its memory."""
-        end = -2 if device_bytes else -1
-        steps = len(self.marks) + end - self.warm_up
+        end = len(self.marks) - (2 if device_bytes else 1)
+        steps = end - self.warm_up
         (cpu, wall), (cpu_end, wall_end) = self.marks[self.warm_up], self.marks[end]
         found = {
             "cpu_s": (cpu_end - cpu) / steps,
             "wall_s": (wall_end - wall) / steps,
-            "tokens_per_cpu_s": sum(self.tokens[self.warm_up + 1 :]) / (cpu_end - cpu),
+            "tokens_per_cpu_s": sum(self.tokens[self.warm_up + 1 : end + 1]) / (cpu_end - cpu),
             "first_step_s": self.marks[0][1] - self.start,
             "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
