@@ -16,11 +16,13 @@ from importlib.metadata import entry_points
 import jax
 
 # Of <malloc.h>; the values are part of glibc's interface.
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 COMPILED = "/jax/core/compile/backend_compile_duration"  # jax.monitoring's event: a program was compiled or fetched
 _LONG_COMPILATION = 0.1  # seconds; a shorter one leaves little memory free, and giving back takes some milliseconds
 _SETTLED = 0.5  # seconds after a compilation
 _LARGEST = 2**31 - 1  # the largest int: up to 2 GiB at the end of the heap are kept
+_KEPT_UP_TO = 100_000_000  # parameters
+_LARGE, _MAPPED = 32 * 2**20, 65536  # glibc's largest threshold in bytes, and its own number of blocks
 
 
 def on_host_only() -> bool:
@@ -45,6 +47,17 @@ def keep_host_memory() -> bool:
     if done:
         _give_back_after_compiling()
     return done
+
+
+def fit_host_memory(parameters: int) -> None:
+    """Give large blocks back when they are freed, for a network whose steps take so long that fresh pages are little.
+
+    Gigabytes would be kept otherwise. Call it once the network's size is known, before its programs run.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and parameters > _KEPT_UP_TO and on_host_only():
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        mallopt(_M_MMAP_MAX, _MAPPED)
 
 
 @functools.cache  # once in a process

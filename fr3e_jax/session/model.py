@@ -33,6 +33,7 @@ from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.frozen_teacher import FrozenTeacher
 from fr3e_jax.programs.fused_rows import chosen_attention, kernel_platform
 from fr3e_jax.programs.host_arrays import params_on_mesh
+from fr3e_jax.programs.host_memory import fit_host_memory
 from fr3e_jax.programs.mesh import make_mesh, rollout_mesh, sampler_mesh, separate_devices
 from fr3e_jax.programs.reshard import RolloutWeights, read_type
 from fr3e_jax.programs.shardings import abstract_arrays, param_shardings
@@ -294,6 +295,7 @@ def open_model(
         devices do not run the attention that is asked for.
     """
     architecture = configured_architecture(config, vocab_size)
+    fit_host_memory(architecture.num_parameters)
     if not keeps_routes:
         config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, sampler_devices=0))
     m = config.mesh
