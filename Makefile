@@ -67,6 +67,7 @@ test-parity: $(PARITY)/.installed
 		tests/loop/test_end_to_end.py::test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits
 
 # The fused kernels on the GPU of this machine, against matrix products in float32; `make test` runs them as jax operations.
+# It needs jax's GPU packages in .venv (docs/users/on_a_gpu.md).
 test-gpu: $(VENV)/.installed-dev
 	JAX_PLATFORMS=cuda JAX_DEFAULT_MATMUL_PRECISION=highest XLA_PYTHON_CLIENT_PREALLOCATE=false FR3E_TEST_OPTIMISED=1 \
 		$(PYTEST) -W ignore::DeprecationWarning tests/policy/test_fused_attention.py tests/programs/test_fused_steps.py

@@ -12,7 +12,7 @@ tunix's `GRPOLearner` (`step_peers.py`).
 ``gpu_0.5b`` and ``gpu_1.5b`` run on one GPU in bfloat16: GRPO++ at the sizes of Qwen2.5 with random weights, which
 `worded_model.py` makes, 512 rollouts of at most 512 tokens, beside TRL. ``gpu_gsm8k_0.5b`` and ``gpu_gsm8k_1.5b`` are
 steps of `configs/fr3e_gsm8k.yaml` as it is shipped, without a peer; `fr3e plan` says what they should take. Works on a
-GPU also print where the time of a step goes, with each program waited for.
+GPU take ``--steps 4 --warm_up 0``: the third step is profiled, its table is printed, and only the second one counts.
 
 ``tiny_fr3e`` is FR3E with 4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a
 correct and a wrong base; ``tiny_tree`` is TreeRL with 8 prompts, 6 bases each, and 2 rollouts from each of 2 anchors on
@@ -25,15 +25,12 @@ directory.
 from __future__ import annotations
 
 import argparse
-import collections
-import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -66,7 +63,7 @@ class Work:
     tree: int = 0  # 1: TreeRL, every base is expanded and trains, too
     even: int = 1  # 1: anchors evenly spaced in place of the most uncertain ones, so that all sample as many tokens
     gpu: int = 0  # 1: on a GPU in bfloat16
-    recipe: str = ""  # of ours, in which only the problems change; empty: the fields above
+    recipe: str = ""  # of ours, with the problems of this benchmark; its own sizes, not the fields above; empty: none
 
     @property
     def rollouts(self) -> int:
@@ -110,24 +107,12 @@ def ours(args: argparse.Namespace) -> None:
     import jax
 
     import fr3e_jax as fr3e
-    from fr3e_jax.programs.program import Program
 
     reward = REWARDS[args.reward]
-
-    watched, spent = contextlib.ExitStack(), collections.Counter()
-
-    def waited(name, call):
-        start = time.perf_counter()
-        result = jax.block_until_ready(call())
-        spent[name] += time.perf_counter() - start
-        spent[name, "calls"] += 1
-        return result
 
     class Timer(fr3e.Callback):
         def on_step(self, step, metrics):
             marks.add(metrics["tokens/sampled_tokens"])
-            if args.gpu and len(marks.marks) == args.steps - 1:  # the last step is not counted
-                watched.enter_context(Program.observed(waited))
 
     settings = {
         "model.path": args.model,
@@ -177,19 +162,17 @@ def ours(args: argparse.Namespace) -> None:
         settings |= {"training.max_steps": args.steps}
     if args.gpu:
         settings |= {"model.param_dtype": "float32", "model.compute_dtype": "bfloat16"}
-        settings |= {"evaluation.start": "false", "evaluation.end": "false"}
+        settings |= {"evaluation.start": "false", "evaluation.end": "false", "runtime.profile_steps": 1}
     recipe = ROOT / "configs" / (args.recipe or "demo_grpo.yaml")
     overrides = [f"{name}={x}" for name, x in settings.items()]
     problems = json.loads(Path(args.problems).read_text())
     rewarded = lambda prompt, response, gold: reward(response, gold)
     trainer = fr3e.Trainer(recipe, reward=rewarded, problems=problems, callbacks=[Timer()], overrides=overrides)
-    trainer.train()
+    run_dir = trainer.train().run_dir
     if not args.gpu:
         return print(marks.line())
-    watched.close()
-    programs = [name for name, _ in spent.most_common() if isinstance(name, str)]
-    found = {name: [round(1000 * spent[name], 1), spent[name, "calls"]] for name in programs}
-    print(marks.line(jax.local_devices()[0].memory_stats()["peak_bytes_in_use"], {"ms_and_calls": found}))
+    table = (run_dir / "profile" / "table.txt").read_text()  # of the third step
+    print(marks.line(jax.local_devices()[0].memory_stats()["peak_bytes_in_use"], {"profile": table}))
 
 
 def prepare(work: Work, folder: Path) -> tuple[Path, list[dict[str, str]], str]:
@@ -232,6 +215,7 @@ def compare(args: argparse.Namespace) -> None:
             if done.returncode:
                 raise SystemExit(f"{by}: exit code {done.returncode}\n{done.stderr[-2000:]}")
             records.append(json.loads(done.stdout.splitlines()[-1]))
+            print(records[-1].pop("profile", ""), end="")
             print(by, records[-1], flush=True)
     for line in summary(found):
         print(line)
@@ -287,6 +271,8 @@ def main() -> None:
     parser.add_argument("--cache", default="", help="folder of compiled programs, ours and tunix's; empty: a new one")
     args = parser.parse_args()
     work = works(Path())[args.work]
+    if work.gpu and (args.steps, args.warm_up) != (4, 0):
+        parser.error(f"--work {args.work} needs --steps 4 --warm_up 0: the last two are profiled and traced")
     if not args.trl and not work.gpu and (work.anchors or not args.tunix):
         parser.error("--trl is missing: there is no peer to compare with (--tunix alone does for GRPO++)")
     if work.words and not args.bench:

@@ -41,8 +41,8 @@ class Marks:
         self.tokens.append(tokens)
 
     def line(self, device_bytes: int = 0, more: dict | None = None) -> str:
-        """The figures as JSON; of steps on a GPU, of which the last one is not counted, also its memory."""
-        end = len(self.marks) - (2 if device_bytes else 1)
+        """The figures as JSON; of steps on a GPU, of which the last two are not counted, also its memory."""
+        end = len(self.marks) - (3 if device_bytes else 1)
         steps = end - self.warm_up
         (cpu, wall), (cpu_end, wall_end) = self.marks[self.warm_up], self.marks[end]
         found = {

@@ -36,20 +36,21 @@ class Verb:
 class OneLineParser(argparse.ArgumentParser):
     """A parser that reports a mistake like a mistake in a recipe: in one line, with exit code 2."""
 
-    _given = ""
+    _typed = ""
 
     def parsed(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse ``arguments``; options and settings may be mixed."""
-        self._given = " ".join(arguments)
+        self._typed = " ".join(arguments)
         return self.parse_intermixed_args(arguments)
 
     def error(self, message: str) -> NoReturn:
         if "unrecognized arguments" in message and (match := re.search(r"--([\w.]+)", message)):
+            name = match[1]
             # From Python 3.12 on the value counts as a positional argument, and is not in the message.
-            match = re.search(rf"--({re.escape(match[1])})(?:[= ](?!--)(\S+))?", self._given) or match
-            name, value = match[1], match[2] if match.lastindex == 2 else ""
-            if match.group() not in message:
-                message = message.replace(f"--{name}", match.group(), 1)
+            typed = re.search(rf"--{re.escape(name)}(?![\w.])(?:[= ](?!--)(\S+))?", self._typed)
+            value = typed[1] if typed else ""
+            if typed and typed[0] not in message:
+                message = message.replace(f"--{name}", typed[0], 1)
             options = [option for action in self._actions for option in action.option_strings]
             if name in settings() or our_names(name):
                 setting = name if name in settings() else our_names(name)[0]
