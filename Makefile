@@ -17,11 +17,23 @@ DOCS := .venv-docs
 GRPO_BESIDE_IT := For comparison, GRPO++ with the same start ends at avg@16 9 to 12 % after as many sampled tokens (five seeds), \
 	and at 19 to 24 % after as many CPU seconds, with 3.3 million tokens (three seeds).
 
-.PHONY: demo test test-slow test-campaign test-long test-8 test-gpu test-optimised test-parity test-plan libtpu cuda-plan lint types docs lock
+.PHONY: demo real-model test test-slow test-campaign test-long test-8 test-gpu test-optimised test-parity test-plan libtpu cuda-plan lint types docs lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
 	@echo "$(GRPO_BESIDE_IT)"
+
+# SmolLM2-135M learns to count letters (docs/users/real_model.md), in hours. After a stop, the same command goes on.
+real-model: models/counting/config.json
+	$(BIN)/fr3e train configs/char_count.yaml --continue model.path=models/counting runtime.run_dir=runs/char_count
+
+models/counting/config.json: | models/smollm2/tokenizer_config.json
+	$(BIN)/fr3e sft configs/char_count.yaml --continue model.path=models/smollm2 'data.char_count.letters=[5,12]' \
+		evaluation.start=false evaluation.end=false sft.output=models/counting runtime.run_dir=runs/char_count_sft
+
+models/smollm2/tokenizer_config.json: | $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet gguf
+	$(BIN)/python benchmarks/smollm2.py models/smollm2
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow and not campaign"
