@@ -17,12 +17,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as pltriton
 
 from fr3e_jax.policy.attention import KeyValue, softcapped
 from fr3e_jax.policy.decode_kernel import Seen
 from fr3e_jax.policy.row_kernels import LOWEST, matrix_product
-from fr3e_jax.policy.triton_row_kernels import Softmax, masked_scores
+from fr3e_jax.policy.triton_row_kernels import Softmax, masked_scores, pltriton
 from fr3e_jax.policy.visibility import block_kinds, block_list
 
 _BLOCK_BYTES = 16 * 2**10  # of a block's keys

@@ -17,10 +17,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as pltriton
 
 from fr3e_jax.policy.row_kernels import LOWEST, MASKED, Blocks, Pass, RowKernels, bounded, matrix_product
 from fr3e_jax.policy.visibility import PARTLY_SEEN, UNSEEN, WHOLLY_SEEN, block_list, is_within
+
+try:
+    from jax.experimental.pallas import triton as pltriton
+except ImportError:  # jax 0.11 announces that it will go; everything else runs without it
+    pltriton = None
 
 
 def gpu_blocks(head_dim: int, itemsize: int) -> Blocks:

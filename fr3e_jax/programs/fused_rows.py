@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.attention import PLAIN, Scoring
 from fr3e_jax.policy.fused_attention import fused_row_attention
+from fr3e_jax.policy.triton_row_kernels import pltriton
 from fr3e_jax.programs.context_axis import CONTEXT, row_axes
 
 _HEAD_SIZES = 64  # the kernels for TPU were compiled for multiples of it
@@ -47,6 +48,8 @@ def chosen_attention(setting: str, platform: str, head_dim: int) -> str:
         refused = f"its kernels need heads of a multiple of {_HEAD_SIZES}, and the network's have {head_dim}"
     elif platform == "gpu" and head_dim not in _GPU_HEAD_SIZES:
         refused = f"its kernels for GPU need heads of {_GPU_HEAD_SIZES}, and the network's have {head_dim}"
+    elif platform == "gpu" and pltriton is None:
+        refused = f"its kernels for GPU need Pallas-Triton, which jax {jax.__version__} no longer has"
     if refused and setting == "pallas":
         raise ValueError(f"model.attention=pallas: {refused}; set model.attention=auto or xla")
     return "xla" if refused else "pallas"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,3 +59,16 @@ def test_kernels_that_cannot_run_are_refused_with_the_way_out():
         chosen_attention("pallas", "tpu", 80)
     with pytest.raises(ValueError, match=r"GPU need heads of \(16, 32, 64, 128, 256\), and the network's have 80; set"):
         chosen_attention("pallas", "gpu", 80)
+
+
+def test_a_jax_without_pallas_triton_runs_all_but_the_kernels_for_gpu():
+    lines = (
+        "import sys",
+        "sys.modules['jax.experimental.pallas.triton'] = None",  # an import of it fails
+        "import fr3e_jax.loop.train, fr3e_jax.programs.fused_rows as rows",
+        "print(rows.chosen_attention('auto', 'gpu', 128), rows.chosen_attention('auto', 'tpu', 128))",
+        "rows.chosen_attention('pallas', 'gpu', 128)",
+    )
+    ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert ended.stdout == "xla pallas\n"
+    assert "need Pallas-Triton, which jax 0." in ended.stderr.splitlines()[-1]
