@@ -23,7 +23,8 @@ demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
 	@echo "$(GRPO_BESIDE_IT)"
 
-# SmolLM2-135M learns to count letters (docs/users/real_model.md), in hours. After a stop, the same command goes on.
+# SmolLM2-135M, fine-tuned to count letters and trained by rewards, in hours; docs/users/real_model.md says what comes of it. After a stop,
+# the same command goes on.
 real-model: models/counting/config.json
 	$(BIN)/fr3e train configs/char_count.yaml --continue model.path=models/counting runtime.run_dir=runs/char_count
 

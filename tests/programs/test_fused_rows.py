@@ -71,4 +71,4 @@ def test_a_jax_without_pallas_triton_runs_all_but_the_kernels_for_gpu():
     )
     ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
     assert ended.stdout == "xla pallas\n"
-    assert "need Pallas-Triton, which jax 0." in ended.stderr.splitlines()[-1]
+    assert "need Pallas-Triton, which jax " in ended.stderr.splitlines()[-1]
