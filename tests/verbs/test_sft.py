@@ -76,6 +76,17 @@ def test_the_loss_falls(sft_run):
     assert sum(record["tokens/trained_positions"] for record in records) == sum(2 * n + 2 for n in lengths)
 
 
+def test_short_demonstrations_share_rows(tmp_path, tiny_run):
+    """Micro-batches had as many rows for the longest ones as fit: of 512 positions, 32 were filled."""
+    settings = {"sft__steps": 1, "evaluation__start": False, "evaluation__end": False}
+    limits = {"data__max_prompt_tokens": 32, "rollout__max_response_tokens": 32, "training__micro_batch_tokens": 512}
+    config = tiny_run.config(**SETTINGS | settings | limits)
+    assert sft(config, tmp_path / "run") == 0
+    (record,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert record["tokens/trained_positions"] == 32, "8 prompts of 2 tokens, and as many of responses"
+    assert record["tokens/padded_positions"] <= 80
+
+
 def test_a_run_of_slow_steps_has_lines_and_checkpoints_soon(tmp_path, tiny_run):
     """A step of a real model takes a minute: with a line every 50 steps a kill lost hours."""
     assert [steps_per_line(steps) for steps in (1, 40, 100, 160, 3600)] == [1, 1, 1, 2, 36]
@@ -112,9 +123,12 @@ def test_the_summary_has_the_numbers_before_and_after(sft_run):
 
 
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(sft_run, tmp_path, tiny_run, monkeypatch, session):
-    """SIGTERM in step 8: after the two problems of the first evaluation with 4 answers each, 7 batches and a half."""
+    """SIGTERM in step 8: after 2 problems of the first evaluation with 4 answers each, and 7 batches and a half.
+
+    Before them, the lengths of all 20 batches choose the shape of rows.
+    """
     path = tmp_path / "run"
-    monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {HASHED_DEMONSTRATIONS + 2 * 4 + 7 * 8 + 4}")
+    monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {HASHED_DEMONSTRATIONS + 2 * 4 + 20 * 8 + 7 * 8 + 4}")
     assert sft(tiny_run.config(**SETTINGS), path) == 0
     assert [record["step"] for record in read_metrics(path / "metrics.jsonl")] == [0, 6]
     assert not (path / "summary.json").exists()

@@ -14,9 +14,9 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.learner import Learner
+from fr3e_jax.learning.micro_batch_shapes import chosen_shapes
 from fr3e_jax.loop.state import Progress
 from fr3e_jax.programs.row_shape import RowShape
-from fr3e_jax.programs.size_buckets import size_bucket
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.session.opening import OpenedRun
@@ -26,6 +26,7 @@ from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised.supervised_run import SupervisedRun, start_run
 
 WARMUP_UPDATES = 20
+EXPECTED = 256  # demonstrations whose lengths choose the shape of rows; at least those of a step
 
 
 def steps_per_line(steps: int) -> int:
@@ -106,9 +107,10 @@ class DemonstrationRun(SupervisedRun):
         self.longest = (config.data.max_prompt_tokens, config.rollout.max_response_tokens)
         self.evaluate_start()
         self.console.stage("supervised fine-tuning")
-        spacing = steps_per_line(s.steps)
+        spacing, key_cost = steps_per_line(s.steps), self.session.model.architecture.key_cost
+        shapes = self._shapes(key_cost)
         while state.step < s.steps:
-            updated = self.fine_tune(self._batch(state.step), **self._packing())
+            updated = self.fine_tune(self._batch(state.step), shapes=shapes, key_cost=key_cost)
             if state.step % spacing == 0 or state.step == s.steps:
                 metrics = updated() | {f"data/{name}": count for name, count in state.dropped().items()}
                 metrics |= state.ledger.step_metrics()
@@ -123,44 +125,59 @@ class DemonstrationRun(SupervisedRun):
     def export(self, output: str = "") -> None:
         super().export(self.config.sft.output)
 
-    def _packing(self) -> dict[str, Any]:
-        """Options of `pack` for micro-batches of the same shape at every step."""
-        shards = self.state.learner.programs.shards
-        trunk, capacity = (size_bucket(longest) for longest in self.longest)
-        fitting = max(self.config.training.micro_batch_tokens // (trunk + capacity), 1)
-        rows = -(-min(fitting, self.config.sft.batch_size) // shards) * shards
-        return {"shapes": [RowShape(rows, trunk, 1, capacity)]}
+    def _shapes(self, key_cost: float) -> tuple[RowShape, ...]:
+        """The shapes of micro-batches, for demonstrations as long as the task's; after a resume the same.
+
+        Where each had a row as long as the longest may be, most positions were padding.
+        """
+        s, longest = self.config.sft, self.longest
+        steps = np.linspace(0, s.steps - 1, min(max(EXPECTED // s.batch_size, 1), s.steps)).astype(int)
+        batches = [self._demonstrations(int(step))[0] for step in steps]
+        sizes = [([[len(p)] for p, _ in batch], [[len(r)] for _, r in batch]) for batch in batches if batch]
+        tokens, shards = self.config.training.micro_batch_tokens, self.state.learner.programs.shards
+        options = {"tokens": tokens, "most_shapes": 2, "shards": shards, "key_cost": key_cost}
+        return chosen_shapes(sizes or [tuple([[size]] for size in longest)], longest, **options)
 
     def _batch(self, step: int) -> list[TrainingTrunk]:
-        """Demonstrations ``step * batch_size ...`` of the task, each a trunk (prompt) with one branch (response).
+        """The demonstrations of a step, each a trunk (prompt) with one branch (response); counts those left out."""
+        usable, too_long, complaints = self._demonstrations(step)
+        self.state.dropped_too_long += too_long
+        self.state.dropped_unspeakable += len(complaints)
+        for complaint in complaints:
+            self.console.note(complaint)
+        if not usable:
+            raise ConfigError(
+                f"all {self.config.sft.batch_size} demonstrations of step {step + 1} are longer than "
+                f"data.max_prompt_tokens={self.longest[0]} or rollout.max_response_tokens={self.longest[1]}; raise them"
+                + (f" ({len(complaints)} cannot be encoded: {complaints[0]})" if complaints else "")
+            )
+        nothing = [np.zeros(len(response), np.float32) for _, response in usable]
+        return [
+            TrainingTrunk(prompt, [TrainingBranch(len(prompt), response, zeros, zeros)], step)
+            for (prompt, response), zeros in zip(usable, nothing, strict=True)
+        ]
 
-        Those longer than ``data.max_prompt_tokens`` or ``rollout.max_response_tokens`` are left out and counted, and so
-        are those that cannot be encoded.
+    def _demonstrations(self, step: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], int, list[str]]:
+        """Demonstrations ``step * batch_size ...`` of the task.
+
+        Returns:
+          Tokens of prompt and response of each, without those longer than ``data.max_prompt_tokens`` or
+          ``rollout.max_response_tokens``; the number of these; and a complaint for each that cannot be encoded.
         """
         s, codec = self.config.sft, self.session.texts.codec
         fraction = min(step / s.curriculum_steps, 1.0) if s.curriculum_steps else 1.0
-        trunks: list[TrainingTrunk] = []
-        complaints: list[str] = []
+        usable, too_long, complaints = [], 0, []
         for index in range(step * s.batch_size, (step + 1) * s.batch_size):
             demonstration = self.session.task.demonstration(index, fraction)
             try:
                 prompt = self.session.texts.prompt_ids(demonstration.prompt)
                 response = self.session.texts.encode(demonstration.response)
             except ValueError as error:
-                self.state.dropped_unspeakable += 1
                 complaints.append(f"demonstration {index} is dropped: {error}")
-                self.console.note(complaints[-1])
                 continue
             response = np.append(response, codec.stop_ids[0]).astype(np.int32)
             if len(prompt) > self.longest[0] or len(response) > self.longest[1]:
-                self.state.dropped_too_long += 1
+                too_long += 1
                 continue
-            nothing = np.zeros(len(response), np.float32)
-            trunks.append(TrainingTrunk(prompt, [TrainingBranch(len(prompt), response, nothing, nothing)], step))
-        if not trunks:
-            raise ConfigError(
-                f"all {s.batch_size} demonstrations of step {step + 1} are longer than data.max_prompt_tokens="
-                f"{self.longest[0]} or rollout.max_response_tokens={self.longest[1]}; raise them"
-                + (f" ({len(complaints)} cannot be encoded: {complaints[0]})" if complaints else "")
-            )
-        return trunks
+            usable.append((prompt, response))
+        return usable, too_long, complaints
