@@ -126,9 +126,9 @@ class DemonstrationRun(SupervisedRun):
         super().export(self.config.sft.output)
 
     def _shapes(self, key_cost: float) -> tuple[RowShape, ...]:
-        """The shapes of micro-batches, for demonstrations as long as the task's; after a resume the same.
+        """The shapes of micro-batches for demonstrations of the task's lengths: of one row, and of as many as fit.
 
-        Where each had a row as long as the longest may be, most positions were padding.
+        They follow from the recipe and the task alone, so a resumed run has the same.
         """
         s, longest = self.config.sft, self.longest
         steps = np.linspace(0, s.steps - 1, min(max(EXPECTED // s.batch_size, 1), s.steps)).astype(int)
