@@ -29,7 +29,7 @@ real-model: models/counting/config.json
 	$(BIN)/fr3e train configs/char_count.yaml --continue model.path=models/counting runtime.run_dir=runs/char_count
 
 models/counting/config.json: | models/smollm2/tokenizer_config.json
-	$(BIN)/fr3e sft configs/char_count.yaml --continue model.path=models/smollm2 'data.char_count.letters=[5,12]' \
+	$(BIN)/fr3e sft configs/char_count.yaml --continue model.path=models/smollm2 \
 		evaluation.start=false evaluation.end=false sft.output=models/counting runtime.run_dir=runs/char_count_sft
 
 models/smollm2/tokenizer_config.json: | $(VENV)/.installed
