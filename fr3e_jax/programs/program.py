@@ -17,6 +17,13 @@ import jax
 Observer = Callable[[str, Callable[[], Any]], Any]
 _observer: Observer | None = None
 
+_COMPILER_OPTIONS = {"tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}}
+"""By platform. On TPU, weights that are split over the axis they are summed over are gathered before their product.
+
+XLA's default multiplies by the pieces as they arrive, and reads and writes the whole result for each of them: with 16
+pieces, most of the bytes that a gradient of long rows moves (docs/developers/performance.md). MaxText sets the same.
+"""
+
 
 class Program:
     """A jitted function; see `jax.jit` for the options.
@@ -26,9 +33,10 @@ class Program:
     """
 
     def __init__(self, function: Callable, **options: Any):
-        self._jitted = jitted = jax.jit(function, **options)
-        self.lower, self.trace, self._cache_size = jitted.lower, jitted.trace, jitted._cache_size
         self._out_shardings = options.get("out_shardings")
+        chosen = _COMPILER_OPTIONS.get(_platform(self._out_shardings))
+        self._jitted = jitted = jax.jit(function, compiler_options=chosen, **options)
+        self.lower, self.trace, self._cache_size = jitted.lower, jitted.trace, jitted._cache_size
         self._preparing: dict[Any, threading.Event] = {}
         update_wrapper(self, function)
 
@@ -77,6 +85,12 @@ class Program:
         while isinstance(function, partial):
             function = function.args[0] if function.func is jax.tree.map else function.func
         return function.__name__.strip("_")
+
+
+def _platform(shardings: Any) -> str:
+    """The platform of the devices of the first sharding; empty without one."""
+    first = next(iter(jax.tree.leaves(shardings)), None)
+    return next(iter(first.device_set)).platform if first is not None else ""
 
 
 def _types(args: tuple, keywords: dict[str, Any]) -> tuple:

@@ -34,17 +34,38 @@ def compiled_plan():
     """`fr3e plan`, or another verb, in a process of its own: compilers read their environment when jax is loaded."""
 
     def plan(*arguments: str, verb: str = "plan", recipe: Sequence[str] = TINY) -> subprocess.CompletedProcess:
-        needed, compiler = (
-            ("cuda-plan", find_cuda()) if any("h100" in x for x in arguments) else ("libtpu", find_libtpu())
-        )
-        if compiler is None and os.environ.get("FR3E_REQUIRE_COMPILERS"):
-            pytest.fail(f"no compiler; `make {needed}` installs it")
-        if compiler is None:
-            pytest.skip(f"no {needed}; `make test-plan` installs it and runs this")
+        _require_compiler("cuda-plan" if any("h100" in x for x in arguments) else "libtpu")
         code = "import sys; from fr3e_jax.cli import main; sys.exit(main(sys.argv[1:]))"
         return subprocess.run([sys.executable, "-c", code, verb, *recipe, *arguments], capture_output=True, text=True)
 
     return plan
+
+
+def _require_compiler(needed: str) -> None:
+    """Skip the test where a compiler is not installed, or fail where the environment requires all compilers."""
+    if (find_cuda if needed == "cuda-plan" else find_libtpu)() is not None:
+        return
+    if os.environ.get("FR3E_REQUIRE_COMPILERS"):
+        pytest.fail(f"no compiler; `make {needed}` installs it")
+    pytest.skip(f"no {needed}; `make test-plan` installs it and runs this")
+
+
+PRODUCT_OF_SPLIT_WEIGHTS = """
+from fr3e_jax.planning.absent_devices import enter_planning_for
+devices = enter_planning_for("v5e:4x4")
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from fr3e_jax.planning.compile import topology_devices
+from fr3e_jax.planning.traffic import Traffic
+from fr3e_jax.programs.program import Program, abstract
+
+mesh = Mesh(np.reshape(topology_devices(devices), (4, 4)), ("fsdp", "tensor"))
+split = lambda *axes: NamedSharding(mesh, P(*axes))
+program = Program(jax.numpy.dot, out_shardings=split("fsdp", "tensor"))
+rows = abstract((4 * 36_864, 3_584), "bfloat16", split("fsdp"))
+weights = abstract((3_584, 18_944), "bfloat16", split("fsdp", "tensor"))
+print(Traffic(program.prepare(rows, weights).as_text()).moved_bytes())
+"""
 
 
 def test_estimate_needs_no_libtpu(capsys, monkeypatch):
@@ -169,6 +190,16 @@ def test_rows_split_over_context_compile_with_fused_attention_and_need_less_memo
     plain, fused, split = programs
     assert fused["temporary_bytes"] < plain["temporary_bytes"]
     assert split["positions"] * 4 == fused["positions"] and split["peak_bytes"] < fused["peak_bytes"]
+
+
+@pytest.mark.slow
+def test_product_on_tpu_passes_through_memory_once_however_many_devices_share_its_weights():
+    """XLA's default reads and writes the result once for each piece of the weights."""
+    _require_compiler("libtpu")
+    written = subprocess.run([sys.executable, "-c", PRODUCT_OF_SPLIT_WEIGHTS], capture_output=True, text=True)
+    assert written.returncode == 0, written.stderr
+    rows, weights, result = 36_864 * 3_584, 3_584 * 4_736, 36_864 * 4_736
+    assert int(written.stdout) < 1.1 * 2 * (rows + 2 * weights + result)
 
 
 @pytest.mark.slow
