@@ -84,7 +84,8 @@ def test_short_demonstrations_share_rows(tmp_path, tiny_run):
     assert sft(config, tmp_path / "run") == 0
     (record,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert record["tokens/trained_positions"] == 32, "8 prompts of 2 tokens, and as many of responses"
-    assert record["tokens/padded_positions"] <= 80
+    least = 32 * jax.device_count()  # a row of the smallest size on each device
+    assert record["tokens/padded_positions"] <= max(80, least), "512 with rows for the longest ones"
 
 
 def test_a_run_of_slow_steps_has_lines_and_checkpoints_soon(tmp_path, tiny_run):
