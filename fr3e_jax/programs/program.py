@@ -21,7 +21,8 @@ _COMPILER_OPTIONS = {"tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_
 """By platform. On TPU, weights that are split over the axis they are summed over are gathered before their product.
 
 XLA's default multiplies by the pieces as they arrive, and reads and writes the whole result for each of them: with 16
-pieces, most of the bytes that a gradient of long rows moves (docs/developers/performance.md). MaxText sets the same.
+pieces, most of the bytes that a gradient of long rows moves (docs/developers/performance.md). Some of MaxText's
+recipes set the same.
 """
 
 

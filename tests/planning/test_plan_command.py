@@ -60,7 +60,8 @@ from fr3e_jax.planning.traffic import Traffic
 from fr3e_jax.programs.program import Program, abstract
 
 mesh = Mesh(np.reshape(topology_devices(devices), (4, 4)), ("fsdp", "tensor"))
-split = lambda *axes: NamedSharding(mesh, P(*axes))
+def split(*axes):
+    return NamedSharding(mesh, P(*axes))
 program = Program(jax.numpy.dot, out_shardings=split("fsdp", "tensor"))
 rows = abstract((4 * 36_864, 3_584), "bfloat16", split("fsdp"))
 weights = abstract((3_584, 18_944), "bfloat16", split("fsdp", "tensor"))
