@@ -37,7 +37,6 @@ CORPUS = Path(__file__).with_name("answer_corpus.jsonl")
 
 campaign = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     derandomize="FR3E_CAMPAIGN_SEED" not in os.environ,
     database=None,
     suppress_health_check=list(HealthCheck),

@@ -27,7 +27,7 @@ def test_saved_settings_load_as_the_same_configuration(tmp_path):
     assert load_config(tmp_path / "run" / "config.yaml") == config
 
 
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(
     system=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="$\\?")),
     rate=st.floats(0, 1, allow_subnormal=False),

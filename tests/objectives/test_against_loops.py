@@ -33,7 +33,7 @@ N = G * M
 
 compiled = cache(lambda function, **options: jax.jit(partial(function, **options)))
 cases = given(seed=st.integers(0, 2**32 - 1), fill=st.sampled_from(["ragged", "left", "sparse", "full", "empty"]))
-quick = settings(max_examples=15, deadline=None, derandomize=True)
+quick = settings(max_examples=15, derandomize=True)
 
 
 class Case:

@@ -58,7 +58,7 @@ def test_by_hand():
 compiled = jax.jit(tree_advantages)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1))
 def test_equal_the_tree_walked_from_its_leaves(seed):
     rng = np.random.default_rng(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 
@@ -116,7 +117,8 @@ def test_absent_setting_has_the_default_of_transformers(name):
     assert config.keys() > {"head_dim", "num_key_value_heads", "rope_theta", "rms_norm_eps", "max_position_embeddings"}
     for absent in config.keys() - {"model_type", *sizes}:  # a config.json without its sizes is refused
         rest = without(config, absent)
-        theirs, ours = CONFIG_MAPPING[rest["model_type"]](**without(rest, "model_type")), from_hf_config(rest)
+        theirs = CONFIG_MAPPING[rest["model_type"]](**without(copy.deepcopy(rest), "model_type"))  # writes into values
+        ours = from_hf_config(rest)
         heads, rope = theirs.num_attention_heads, theirs.rope_parameters
         expected = {
             "num_kv_heads": theirs.num_key_value_heads,
