@@ -181,7 +181,7 @@ def test_programs_are_compiled_for_absent_devices(compiled_plan, topology):
 @pytest.mark.parametrize("topology", ["v5e:2x2", "h100:4"])
 def test_rows_split_over_context_compile_with_fused_attention_and_need_less_memory(compiled_plan, topology):
     """A row a batch shard: with half the shards each row lies on two devices. XLA's scores need more than kernels."""
-    rows = ["model.hidden_size=256", "model.num_heads=4", "mesh.tensor=1", "rollout.max_response_tokens=4096"]
+    rows = ["model.hidden_size=256", "model.num_heads=4", "mesh.tensor=1", "rollout.max_response_tokens=896"]
     rows += ["model.compute_dtype=bfloat16", "training.micro_batch_tokens=1"]
     programs = []
     for more in (["model.attention=xla"], [], ["mesh.context=4"]):
