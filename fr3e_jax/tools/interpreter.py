@@ -82,7 +82,7 @@ def main(parent: int, cpu_seconds: int, memory_mb: int, limit: int) -> None:
     sock.close()
     _, status, usage = os.wait4(pid, 0)
     killed = os.WIFSIGNALED(status) and not cut
-    slow = killed and usage.ru_utime + usage.ru_stime > 0.5 * cpu_seconds  # the kernel's count by ticks may run ahead
+    slow = killed and usage.ru_utime + usage.ru_stime > 0.5 * cpu_seconds  # the kernel counts in ticks
     end = "timeout" if slow else "killed" if killed else "error" if status else "answered"
     if cut:
         end = "answered"

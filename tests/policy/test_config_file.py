@@ -117,7 +117,8 @@ def test_absent_setting_has_the_default_of_transformers(name):
     assert config.keys() > {"head_dim", "num_key_value_heads", "rope_theta", "rms_norm_eps", "max_position_embeddings"}
     for absent in config.keys() - {"model_type", *sizes}:  # a config.json without its sizes is refused
         rest = without(config, absent)
-        theirs = CONFIG_MAPPING[rest["model_type"]](**without(copy.deepcopy(rest), "model_type"))  # writes into values
+        # A copy: transformers writes into the objects that it is given.
+        theirs = CONFIG_MAPPING[rest["model_type"]](**without(copy.deepcopy(rest), "model_type"))
         ours = from_hf_config(rest)
         heads, rope = theirs.num_attention_heads, theirs.rope_parameters
         expected = {
