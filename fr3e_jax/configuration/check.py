@@ -27,11 +27,6 @@ SWITCHES = {
     "model.lora.": (("model.lora.rank", "model.lora.path"), "adapters", "model.lora.rank=8 (or another rank)"),
     "teacher.": (("teacher.path",), "a teacher", "teacher.path=FOLDER, or its id on the hub"),
     "environment.": (("environment.kind",), "an environment", "environment.kind=task, or FILE.py:NAME"),
-    "data.curriculum.": (
-        ("data.curriculum.shares", "data.curriculum.retire_after"),
-        "a curriculum",
-        "data.curriculum.shares or data.curriculum.retire_after",
-    ),
     "judge.": (("judge.model",), "a judge", "judge.model=NAME and judge.base_url"),
 }
 """Sections of which nothing is read unless one of these settings is given; what that is, and how it is given."""

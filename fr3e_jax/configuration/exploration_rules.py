@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil
 
 from fr3e_jax.configuration.contradictions import Rules, reads_files
-from fr3e_jax.configuration.curriculum_section import CurriculumConfig
 from fr3e_jax.configuration.schema import Config, ExploreConfig
 
 
@@ -45,24 +44,6 @@ def _changed_verdicts(config: Config) -> tuple[str, str] | None:
         if config.returns.size and is_set:
             return setting, remedy
     return None
-
-
-def _without_old_problems(config: Config) -> tuple[str, str] | None:
-    """A setting that needs problems to come again, and one that does not, where they never do."""
-    if config.data.train_problems or reads_files(config.data.task):
-        return None
-    if config.rollout.allocation == "knapsack":
-        return "rollout.allocation=knapsack", "rollout.allocation=uniform"
-    without = "data.curriculum.shares=[] and data.curriculum.retire_after=0"
-    return ("data.curriculum", without) if config.data.curriculum.enabled else None
-
-
-def _shares_of_pools(curriculum: CurriculumConfig) -> tuple[int, int, str] | None:
-    """The number of pools, that of shares, and equal shares, where the numbers differ."""
-    pools, shares = len(curriculum.bounds) + 1, len(curriculum.shares)
-    if pools == shares or not (curriculum.bounds or curriculum.shares):
-        return None
-    return pools, shares, f"[{','.join(['1'] * pools)}]"
 
 
 TRAINING_RULES: Rules = {
@@ -137,23 +118,9 @@ TRAINING_RULES: Rules = {
         "set {}, or rollout.allocation=uniform",
     ),
     "problems_come_again": (
-        _without_old_problems,
-        "{} reads the success of problems that were sampled before, and {data.task} has no end of new ones; set "
-        "data.train_problems=1024, or {}",
-    ),
-    "each_pool_has_a_share": (
-        lambda c: _shares_of_pools(c.data.curriculum),
-        "{data.curriculum.bounds} makes {} pools, and {data.curriculum.shares} has {} shares; set "
-        "data.curriculum.shares={}",
-    ),
-    "bounds_of_pools_rise": (
-        lambda c: c.data.curriculum.bounds != sorted(set(c.data.curriculum.bounds)),
-        "{data.curriculum.bounds} does not rise; set success rates from the hardest pool on, such as [0.05,0.9]",
-    ),
-    "a_curriculum_has_the_only_shares": (
-        lambda c: c.data.curriculum.enabled and c.data.weights,
-        "{data.weights} shares the prompts among cards, and data.curriculum among pools of all of them; set "
-        "data.weights=[], or data.curriculum.shares=[] and data.curriculum.retire_after=0",
+        lambda c: c.rollout.allocation == "knapsack" and not c.data.train_problems and not reads_files(c.data.task),
+        "{rollout.allocation} reads the success of problems that were sampled before, and {data.task} has no end of "
+        "new ones; set data.train_problems=1024, or rollout.allocation=uniform",
     ),
     "a_hard_prompt_has_a_success": (
         lambda c: c.returns.size and _rate_of_one_success(c.returns.max_success_rate, c.rollout.rollouts_per_prompt),

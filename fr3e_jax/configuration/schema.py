@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fr3e_jax.configuration.curriculum_section import CurriculumConfig
 from fr3e_jax.configuration.environment_section import EnvironmentConfig
 from fr3e_jax.configuration.experts_section import ExpertsConfig
 from fr3e_jax.configuration.judge_section import JudgeConfig
@@ -107,7 +106,6 @@ class DataConfig:
     )
     train_problems: int = option(0, "train on the first so many problems, again and again; 0: on all", ge=0)
     max_prompt_tokens: int = option(64, "longer prompts are dropped and counted, never cut", ge=1)
-    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     order: OrderConfig = field(default_factory=OrderConfig)
     lock: LockConfig = field(default_factory=LockConfig)
     char_count: CharCountConfig = field(default_factory=CharCountConfig)

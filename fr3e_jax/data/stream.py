@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fr3e_jax.data.mixture import Mixture
 from fr3e_jax.data.shuffle import shuffled_indices
@@ -66,21 +65,12 @@ class PromptStream:
         self.complaints = []
         return [self._next() for _ in range(count)]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, int]:
         """Position and counts after the prompts handed out, for a checkpoint."""
         return {name: getattr(self, name) for name in SAVED}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after the prompts that were handed out when the state was taken.
-
-        Raises:
-          ValueError: prompts were drawn in another way.
-        """
-        if state.keys() != self.state_dict().keys():
-            raise ValueError(
-                "the run to resume drew its prompts in another way, by data.curriculum or without; set "
-                "data.curriculum.shares and data.curriculum.retire_after as they were"
-            )
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue after the prompts that were handed out when the state was taken."""
         vars(self).update({name: state[name] for name in SAVED})
 
     def metrics(self) -> dict[str, float]:
@@ -95,7 +85,7 @@ class PromptStream:
         lengths: list[int] = []
         errors: list[str] = []
         while len(lengths) + len(errors) < min(len(self._problems), MAX_DROPPED_IN_A_ROW):
-            position, index = self.position, self._draw()
+            position, index = self.position, int(self._order[self.position])
             encoded: Sequence[int] | int | str = self._unusable.get(index) or self._encoded(index)
             self.position += 1
             if not isinstance(encoded, int | str):
@@ -110,13 +100,6 @@ class PromptStream:
                 errors.append(f"problem {self._problems[index].id!r}: {encoded}")
                 self.complaints.append(f"draw {position} of the training data is dropped: {errors[-1]}")
         raise ValueError(_nothing_left(lengths, errors, self._max_prompt_tokens))
-
-    def observe(self, position: int, rate: float | None, solved: bool) -> None:
-        """Take over how often the problem at a position was solved; this stream draws by the seed alone."""
-
-    def _draw(self) -> int:
-        """The index of the problem at the next position."""
-        return int(self._order[self.position])
 
     def _encoded(self, index: int) -> Sequence[int] | int | str:
         """The token ids of a problem's prompt; their number if they are too many; the error if there are none."""

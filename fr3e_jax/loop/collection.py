@@ -202,9 +202,8 @@ def return_and_explore(
     sampling_rounds = rollouts / (len(groups) * config.rollout.rollouts_per_prompt)
     state.kept_bases.add(step, groups, sampling_rounds)
     state.replay.observe(step, groups)
-    if config.rollout.allocation != "uniform" or config.data.curriculum.enabled:
+    if config.rollout.allocation != "uniform":
         state.success_rates.observe(groups)
-    state.success_rates.tell(state.prompts, groups)
     for group in groups:
         group.trunks.clear()  # no later stage reads the caches of these weights
     batch.groups += groups

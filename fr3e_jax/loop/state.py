@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner, abstract_learner, fresh_learner, restored_learner
@@ -81,8 +80,7 @@ class TrainingState(Progress):
 
     def load_host_state(self, host: dict[str, Any]) -> None:
         super().load_host_state(host)
-        with as_config_error():
-            self.prompts.load_state_dict(host["stream"])
+        self.prompts.load_state_dict(host["stream"])
         self.kept_bases.load_state_dict(host["kept_bases"])
         self.carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
         self.replay.load_state_dict(host["replay"])

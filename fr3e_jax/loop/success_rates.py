@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fr3e_jax.configuration.schema import RolloutConfig
-from fr3e_jax.data.stream import Prompt, PromptStream
+from fr3e_jax.data.stream import Prompt
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.objectives.allocation import knapsack_rollouts
 
@@ -37,13 +37,6 @@ class SuccessRates:
         """The mean of the posterior (r + 1) / (n + 2): what was never solved may still be; None: never sampled."""
         right, total = self.counts.get(problem_id, (0.0, 0.0))
         return (right + 1) / (total + 2) if total else None
-
-    def tell(self, prompts: PromptStream, groups: Sequence[PromptGroup]) -> None:
-        """Tell a stream how often the prompts of a round are solved, and of which there is no verdict."""
-        for group in groups:
-            right, total = self.counts.get(group.problem.id, (0.0, 0.0))
-            rate = right / total if total and group.graded.any() else None
-            prompts.observe(group.position, rate, group.success_rate == 1)
 
     def rollouts(self, prompts: Sequence[Prompt], rollout: RolloutConfig) -> list[int]:
         """Rollouts of each prompt, ``rollouts_per_prompt`` on average, and as many for a prompt without an estimate."""

@@ -10,8 +10,6 @@ SHARE = "share, 0 to 1"
 # fmt: off
 # A row takes a line or two, so that it reads as a table.
 
-CURRICULUM = "`data.curriculum.shares`, `data.curriculum.retire_after`"
-
 ROLLOUTS = MetricGroup("Rollouts", "train", "every step that samples", (
     M("reward/mean", "reward",
       "mean over base rollouts, rejected prompts included; in `fr3e rft`, over responses", "higher",
@@ -33,10 +31,6 @@ ROLLOUTS = MetricGroup("Rollouts", "train", "every step that samples", (
     M("base_groups/all_right", "prompts", "every base rollout has the verdict right"),
     M("base_groups/all_wrong", "prompts", "no base rollout has the verdict right"),
     M("base_groups/mixed", "prompts", "some base rollouts are right, some are not"),
-    M("curriculum/pool_{j}", "problems", "problems of pool j, the hardest is 0", when=CURRICULUM),
-    M("curriculum/retired", "problems", "that rest, solved `data.curriculum.retire_after` times in a row",
-      when=CURRICULUM),
-    M("curriculum/unknown", "problems", "whose success is not known yet", when=CURRICULUM),
     M("data/dropped_too_long", "prompts",
       "dropped since the start: longer than `data.max_prompt_tokens`; in `fr3e sft`, demonstrations", "lower"),
     M("data/dropped_unspeakable", "prompts",

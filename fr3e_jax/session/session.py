@@ -12,7 +12,6 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.judge_section import JUDGE
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.curriculum import CurriculumStream
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.template_check import check_template
@@ -83,11 +82,7 @@ class Session:
         problems = self.task.problems("train")
         if data.train_problems:
             problems = [problems[n] for n in range(min(data.train_problems, len(problems)))]
-        of_problems = (problems, data.seed, self.texts.prompt_ids, data.max_prompt_tokens)
-        if not data.curriculum.enabled:
-            return PromptStream(*of_problems)
-        with as_config_error():
-            return CurriculumStream(*of_problems, data.curriculum)
+        return PromptStream(problems, data.seed, self.texts.prompt_ids, data.max_prompt_tokens)
 
     def sampling(self) -> Sampling:
         """Sampling settings of base and explored rollouts."""

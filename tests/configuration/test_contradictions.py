@@ -114,26 +114,7 @@ CASES = {  # after a space, one of several contradictions of a rule
         "rollout.allocation=knapsack rollout.sampling_rounds=2 data.train_problems=64 explore.enabled=false",
         "rollout.sampling_rounds=1",
     ),
-    "each_pool_has_a_share": (
-        "data.curriculum.bounds=[0.5] data.curriculum.shares=[1] data.train_problems=64",
-        "data.curriculum.shares=[1,1]",
-    ),
-    "bounds_of_pools_rise": (
-        "data.curriculum.bounds=[0.9,0.1] data.curriculum.shares=[1,1,1] data.train_problems=64",
-        "data.curriculum.bounds=[0.1,0.9]",
-        "set success rates from the hardest pool on",
-    ),
-    "problems_come_again in a curriculum": (
-        "data.task=order data.curriculum.retire_after=2",
-        "data.train_problems=64",
-        "set data.train_problems=1024",
-    ),
-    "a_curriculum_has_the_only_shares": (
-        "data.weights=[1,2] data.task=datasets data.train=[gsm8k,math_train] data.eval=[gsm8k] "
-        "data.curriculum.retire_after=2",
-        "data.weights=[]",
-    ),
-    "problems_come_again by estimate": (
+    "problems_come_again": (
         "rollout.allocation=knapsack explore.enabled=false",
         "data.train_problems=64",
         "set data.train_problems=1024",

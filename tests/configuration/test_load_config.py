@@ -93,7 +93,6 @@ def test_unknown_include_names_the_including_file(tmp_path, recipe):
     ("override", "expected"),
     [
         ("explore.num_anchor=2", "explore.num_anchor is not a setting; nearest: explore.num_anchors"),
-        ("data.curriculum.share=[1]", "data.curriculum.share is not a setting; nearest: data.curriculum.shares"),
         ("teacher.weights=2", "teacher.weights is not a setting; nearest: teacher.weight"),  # data.weights is one
         ("explor.num_anchors=2", "explor.num_anchors is not a setting; nearest: explore.num_anchors"),
         ("num_anchors=2", "num_anchors is not a setting; nearest: explore.num_anchors"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,10 +63,6 @@ def test_groups_are_judged_by_what_is_graded(session, tiny_run):
     rates = SuccessRates()
     rates.observe([group])
     assert rates.counts == {"p": [1.0, 2.0]}
-    heard = []
-    prompts = SimpleNamespace(observe=lambda *values: heard.append(values))
-    rates.tell(prompts, [group, group_of([1, 0], lost=(1,)), group_of([0, 0], lost=(0, 1))])
-    assert heard == [(7, 0.5, False), (7, 0.5, True), (7, None, False)], "without a verdict no streak ends"
 
 
 def explored_of(session, rows, lost, anchors=(1, 2)) -> Explored:

@@ -37,7 +37,7 @@ WRITERS = [
     *(PACKAGE / "loop").glob("*.py"),
     *(PACKAGE / "learning").glob("*.py"),
     *sorted((PACKAGE / "verbs" / "supervised").glob("*.py")),
-    *(PACKAGE / "data" / name for name in ("stream.py", "curriculum.py")),
+    PACKAGE / "data" / "stream.py",
     PACKAGE / "runs" / "ledger.py",
     PACKAGE / "session" / "grading.py",
     *(PACKAGE / "rollouts" / name for name in ("toolbox.py", "episode.py")),

@@ -92,8 +92,7 @@ class RejectionSamplingState(Progress):
         super().load_host_state(host)
         self.iteration = host["iteration"]
         self.current = None if host["current"] is None else Iteration.from_json(host["current"])
-        with as_config_error():
-            self.feed.load_state_dict(host["stream"])
+        self.feed.load_state_dict(host["stream"])
 
 
 class RejectionSamplingRun(SupervisedRun):
@@ -164,9 +163,6 @@ class RejectionSamplingRun(SupervisedRun):
                 raise
             state.ledger.count_decoding(session.sampler.engine.take_counts())
             session.sampler.weights.release()
-        for prompt in prompts:
-            right = [r.right for r in responses if r.prompt.position == prompt.position and r.verdict.graded]
-            state.feed.observe(prompt.position, sum(right) / len(right) if right else None, bool(right) and all(right))
         with state.ledger.stage("select"):
             selected, metrics = select_responses(session.learning, learner, state.iteration, responses)
         session.processes.agree(
