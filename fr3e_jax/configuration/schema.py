@@ -231,9 +231,6 @@ class ReturnConfig:
     max_share: float = option(
         0.8, "most of the sampled tokens that continuations take; else the share of All-Wrong prompts", gt=0, lt=1
     )
-    least_share: float = option(
-        0.25, "no continuations while a smaller share of the prompts is All-Wrong: plain rollouts then do", ge=0, lt=1
-    )
     depths: int = option(3, "depths of a success that a visit continues", ge=1)
     rollouts: int = option(8, "rollouts from each depth", ge=2)
     max_success_rate: float = option(0.25, "a prompt is hard up to this success rate of its base rollouts", gt=0, le=1)

@@ -44,6 +44,7 @@ from fr3e_jax.rollouts.noise import RETURN, Noise
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.session.texts import Texts
 
+LEAST_SHARE = 0.25  # of prompts without a success: below it plain rollouts do
 SHARE_DECAY = 0.9  # of the running shares, per round of samples
 LEAST_SPACING = 1.0  # tokens
 VISITS_PER_ROUND = 2  # of the same base, for each round of fresh prompts: more, and the answer is learnt by heart
@@ -92,10 +93,10 @@ class KeptBases:
 
         It does while continuations have less than their share of the sampled tokens. This is the running share of
         prompts whose rollouts are all wrong (with ``returns.failures``, or all right), the share of tokens that fresh
-        prompts waste, and at most ``returns.max_share``. There are no such rounds below ``returns.least_share``, and
-        none while every base has had its `VISITS_PER_ROUND`.
+        prompts waste, and at most ``returns.max_share``. There are no such rounds below `LEAST_SHARE`, and none
+        while every base has had its `VISITS_PER_ROUND`.
         """
-        if self.wasted_share < self.settings.least_share:
+        if self.wasted_share < LEAST_SHARE:
             return False
         share = min(self.settings.max_share, self.wasted_share)
         sampled = self.fresh_tokens + self.returned_tokens
