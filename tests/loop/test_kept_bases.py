@@ -110,11 +110,13 @@ def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returni
     kept_bases.returned_tokens += 1
     assert not kept_bases.due()
     assert with_settings(kept_bases, max_share=0.6).due() is False
-    kept_bases.wasted_share = LEAST_SHARE - 0.01
-    assert not with_settings(kept_bases, max_share=0.6).due(), "plain rollouts do while few prompts are hard"
     kept_bases.wasted_share = 1.0
     assert with_settings(kept_bases, max_share=0.6).due()
     kept_bases.returned_tokens = 0.0
+    kept_bases.wasted_share = LEAST_SHARE - 0.01
+    assert not kept_bases.due(), "plain rollouts do while few prompts are hard"
+    kept_bases.wasted_share = LEAST_SHARE
+    assert kept_bases.due()
     for base in kept_bases.bases:
         base.recent_visits = VISITS_PER_ROUND
     assert not kept_bases.due()
