@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from fr3e_jax.configuration import help_text, short_help
@@ -61,3 +64,21 @@ def test_sections_appear_once_with_their_purpose():
 def test_the_section_of_a_method_names_its_source():
     assert "shaping.clip_cov: Clip-Cov: a random share" in help_text()
     assert "(Cui et al. 2025, eq. 10-12; Deng et al. 2025, Table 2)" in " ".join(help_text().split())
+
+
+def removed_settings(source: str) -> list[str]:
+    """Names such as ``rft__prompts``, of a keyword or in a mapping, that are no setting (any more), and no weights."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [node.arg for node in nodes if isinstance(node, ast.keyword)]
+    names += [getattr(key, "value", None) for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
+    paths = [name.replace("__", ".") for name in names if isinstance(name, str) and "__" in name]
+    paths = [path for path in paths if path.split(".")[0] in sections() and not path.endswith((".weight", ".bias"))]
+    return [path for path in paths if path not in settings()]
+
+
+def test_no_test_sets_a_setting_that_is_gone():
+    """A slow test would say so too, but hours later."""
+    assert removed_settings("config(rft__gone=1, **{'rft__prompts': 2, 'data__left': 3})") == ["rft.gone", "data.left"]
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    assert len(sources) > 100
+    assert {str(path): names for path in sources if (names := removed_settings(path.read_text("utf-8")))} == {}
