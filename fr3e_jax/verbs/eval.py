@@ -44,8 +44,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument(
         "--format",
-        choices=("lm-eval", "inspect"),
-        help="write results and samples also as lm-eval or Inspect read them, into the folder of the evaluation",
+        choices=("inspect",),
+        help="write results and samples also as Inspect reads them, into the folder of the evaluation",
     )
     declare_print_config(parser)
 
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         from fr3e_jax.verbs.evaluation_files import write_evaluation
 
         for result in results:
-            print(f"{arguments.format}: {write_evaluation(result, arguments.format)}", file=sys.stderr)
+            print(f"{arguments.format}: {write_evaluation(result)}", file=sys.stderr)
     if arguments.json:
         print(as_json(results))
     else:

@@ -1,7 +1,4 @@
-"""Evaluations in the files of other harnesses: the results and samples of lm-eval, and logs of Inspect.
-
-Layouts: lm-eval 0.4 (``--output_path --log_samples``), inspect-ai 0.3 (logs of format ``json``, version 2).
-"""
+"""Evaluations in the files of another harness: logs of Inspect (inspect-ai 0.3, format ``json``, version 2)."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ import hashlib
 import json
 import math
 import re
-import statistics
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +19,11 @@ from fr3e_jax.verbs.eval import COUNTS
 from fr3e_jax.verbs.evaluations import METRICS, Result
 
 
-def write_evaluation(result: Result, layout: str) -> Path:
-    """Write an evaluation into its folder, below the layout's name; return that folder.
+def write_evaluation(result: Result) -> Path:
+    """Write the logs of an evaluation into ``inspect/`` of its folder, which has the metrics and every response.
 
-    Args:
-      result: whose folder has the metrics and every response.
-      layout: ``lm-eval`` or ``inspect``.
+    Returns:
+      The folder of the logs.
 
     Raises:
       ConfigError: the responses were not stored.
@@ -52,8 +46,7 @@ def write_evaluation(result: Result, layout: str) -> Path:
     for name, members in sets.items():
         label = name or "+".join(data["eval"]) or data["task"].rpartition(":")[2]
         tasks[label] = (members, _metrics_of(result, name))
-    write = _write_lm_eval if layout == "lm-eval" else _write_inspect
-    return write(folder / layout, result.name, described, tasks, written)
+    return _write_inspect(folder / "inspect", result.name, described, tasks, written)
 
 
 Tasks = dict[str, tuple[list[RolloutRecord], dict[str, float]]]
@@ -66,67 +59,6 @@ def _metrics_of(result: Result, benchmark: str) -> dict[str, float]:
         name.removeprefix(prefix): value
         for name, value in result.metrics.items()
         if name.startswith(prefix) and name.removeprefix(prefix) not in COUNTS and math.isfinite(value)
-    }
-
-
-def _write_lm_eval(folder: Path, model: str, described: Any, tasks: Tasks, written: datetime.datetime) -> Path:
-    stamp, label = written.strftime("%Y-%m-%dT%H-%M-%S.000000"), _file_name(model)
-    folder = folder / label
-    folder.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {
-        "results": {},
-        "group_subtasks": {name: [] for name in tasks},
-        "configs": {name: {"task": name, "output_type": "generate_until", "metadata": described} for name in tasks},
-        "versions": dict.fromkeys(tasks, __version__),
-        "n-shot": dict.fromkeys(tasks, 0),
-        "higher_is_better": {},
-        "n-samples": {},
-        "config": {"model": "fr3e_jax", "model_args": model, "random_seed": described["settings"]["seed"]},
-        "date": written.timestamp(),
-        "model_source": "fr3e_jax",
-        "model_name": model,
-        "model_name_sanitized": label,
-    }
-    for name, (records, metrics) in tasks.items():
-        lines = [_lm_eval_sample(members) for members in _by_problem(records)]
-        scores: dict[str, Any] = {"alias": name}
-        for metric, value in metrics.items():
-            means = [line[kind] for line in lines if (kind := metric.partition("@")[0]) in line["metrics"]]
-            scores[f"{metric},none"] = value
-            scores[f"{metric}_stderr,none"] = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else "N/A"
-        content["results"][name] = scores
-        content["higher_is_better"][name] = {metric: True for metric in metrics if "@" in metric or metric == "greedy"}
-        content["n-samples"][name] = {"original": len(lines), "effective": len(lines)}
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        (folder / f"samples_{_file_name(name)}_{stamp}.jsonl").write_text(text, encoding="utf-8")
-    write_json_atomic(folder / f"results_{stamp}.json", content)
-    return folder
-
-
-def _lm_eval_sample(members: Sequence[RolloutRecord]) -> dict[str, Any]:
-    """A line of samples: a problem with all of its answers, the greedy one first, and their mean scores."""
-    first = members[0]
-    graded = [record for record in members if not math.isnan(record.reward)]
-    rewards = {
-        "greedy": [record.reward for record in graded if record.base == 0],
-        "avg": [record.reward for record in graded if record.base > 0],
-    }
-    means = {name: statistics.fmean(values) for name, values in rewards.items() if values}
-    doc = {"id": first.problem_id, "question": first.prompt, "answer": first.gold}
-    texts = [record.response for record in members]
-    return {
-        "doc_id": first.prompt_position,
-        "doc": doc,
-        "target": first.gold,
-        "arguments": {"gen_args_0": {"arg_0": first.prompt, "arg_1": {}}},
-        "resps": [texts],
-        "filtered_resps": [texts],
-        "filter": "none",
-        "metrics": list(means),
-        "doc_hash": _hash(json.dumps(doc, ensure_ascii=False)),
-        "prompt_hash": _hash(first.prompt),
-        "target_hash": _hash(first.gold),
-        **means,
     }
 
 
@@ -196,13 +128,6 @@ def _inspect_sample(record: RolloutRecord, model: str) -> dict[str, Any]:
         "scores": {"verifier": {"value": value, "explanation": record.outcome or "not graded"}},
         "metadata": {"log_prob": float(sum(record.logprobs)), "tokens": len(record.token_ids)},
     }
-
-
-def _by_problem(records: Sequence[RolloutRecord]) -> Iterator[list[RolloutRecord]]:
-    by_position: dict[int, list[RolloutRecord]] = {}
-    for record in records:
-        by_position.setdefault(record.prompt_position, []).append(record)
-    yield from by_position.values()
 
 
 def _hash(text: str) -> str:

@@ -32,18 +32,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapter", action="store_true", help="write the adapters of a run with model.lora.rank, as PEFT reads them"
     )
-    parser.add_argument("--push", metavar="OWNER/NAME", help="upload DIR to the Hugging Face hub, into a private model")
-    parser.add_argument("--public", action="store_true", help="with --push: a new model is public")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Export the checkpoint that the arguments name; return the exit code."""
-    from fr3e_jax.verbs.model_card import push
-
-    if arguments.public and not arguments.push:
-        raise ConfigError("--public says how --push uploads; add --push OWNER/NAME, or leave it out")
     run_dir, directory = run_to_read(arguments.run, checkpoints=True), Path(arguments.directory)
-    code = export_run(
+    return export_run(
         load_config(saved_config(run_dir), training=False),
         run_dir,
         directory,
@@ -51,9 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
         step=arguments.step,
         adapter=arguments.adapter,
     )
-    if arguments.push:
-        print(f"uploaded: {push(directory, arguments.push, public=arguments.public)}")
-    return code
 
 
 def export_run(

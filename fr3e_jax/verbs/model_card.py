@@ -1,4 +1,4 @@
-"""The model card of an export, written from its run; and the upload of an export to the Hugging Face hub."""
+"""The model card of an export, written from its run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fr3e_jax.configuration import Config, ConfigError
+from fr3e_jax.configuration import Config
 from fr3e_jax.hub import is_id
 from fr3e_jax.runs.declared_metrics import is_score
 from fr3e_jax.studies.analysis.stored_run import StoredRun
@@ -98,28 +98,3 @@ def _command(run: StoredRun) -> list[str]:
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:
     cells = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return [*("| " + " | ".join(row) + " |" for row in cells), ""]
-
-
-def push(directory: Path, repository: str, *, public: bool) -> str:
-    """Upload an export to the Hugging Face hub and return its address; a new repository is private unless ``public``.
-
-    Raises:
-      ConfigError: nobody is logged in, the id or the rights are wrong, or the hub cannot be reached.
-    """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
-
-    stays = f"{directory} is complete, and the same command uploads it again"
-    try:
-        api = HfApi()
-        api.whoami()
-        api.create_repo(repository, private=not public, exist_ok=True)
-        api.upload_folder(repo_id=repository, folder_path=directory, commit_message="Export of fr3e_jax")
-    except LocalTokenNotFoundError:
-        raise ConfigError(f"--push: not logged in to the hub; run `hf auth login`, or set HF_TOKEN; {stays}") from None
-    except HFValidationError as error:
-        raise ConfigError(f"--push {repository}: {error}; expected OWNER/NAME; {stays}") from None
-    except Exception as error:  # the client's and its transport's, which differ by version
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(f"--push {repository}: the hub did not take it ({reason}); {stays}") from error
-    return f"{api.endpoint}/{repository}"

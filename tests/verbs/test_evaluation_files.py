@@ -1,4 +1,4 @@
-"""Evaluations as other harnesses read them: the layout, and what lm-eval and Inspect themselves make of the files."""
+"""Evaluations as Inspect reads them: the layout, and what Inspect itself makes of the files."""
 
 from __future__ import annotations
 
@@ -43,30 +43,8 @@ def result(tmp_path) -> Result:
     return Result("my/run step 3", METRICS, "avg", str(folder.path))
 
 
-def lm_eval_files(result):
-    folder = write_evaluation(result, "lm-eval")
-    assert folder == Path(result.folder) / "lm-eval" / "my-run-step-3"
-    (results,) = folder.glob("results_*.json")
-    return results, sorted(folder.glob("samples_*.jsonl"))
-
-
-def test_results_and_samples_have_the_layout_of_lm_eval(result):
-    results, samples = lm_eval_files(result)
-    content = json.loads(results.read_text())
-    stamp = results.stem.removeprefix("results_")
-    assert [path.name for path in samples] == [f"samples_{name}_{stamp}.jsonl" for name in "ab"]
-    scores = content["results"]["a"]
-    assert (scores["avg@2,none"], scores["greedy,none"], scores["avg@2_stderr,none"]) == (0.75, 0.5, 0.25)
-    assert set(content["results"]) == {"a", "b"} and "prompts,none" not in scores
-    assert content["n-samples"]["a"] == {"original": 2, "effective": 2} and content["model_name"] == "my/run step 3"
-    lines = [json.loads(line) for line in samples[0].read_text().splitlines()]
-    assert [line["doc_id"] for line in lines] == [0, 1] and [line["avg"] for line in lines] == [1.0, 0.5]
-    assert lines[1]["resps"] == [["answer 0", "answer 1", "answer 2"]] and lines[1]["target"] == "2"
-    assert json.loads(samples[1].read_text())["avg"] == 1.0  # what was not graded is no zero
-
-
 def test_logs_have_the_layout_of_inspect(result):
-    logs = [json.loads(path.read_text()) for path in sorted(write_evaluation(result, "inspect").iterdir())]
+    logs = [json.loads(path.read_text()) for path in sorted(write_evaluation(result).iterdir())]
     assert [log["eval"]["task"] for log in logs] == ["a", "a_greedy", "b", "b_greedy"]
     assert {log["status"] for log in logs} == {"success"} and {log["version"] for log in logs} == {2}
     required = {"created", "task", "dataset", "model", "config"}
@@ -82,19 +60,11 @@ def test_logs_have_the_layout_of_inspect(result):
 def test_an_evaluation_without_responses_says_so(result):
     next((Path(result.folder) / "rollouts").iterdir()).unlink()
     with pytest.raises(ConfigError, match="has no responses, which --format writes; remove it, and set runtime.store_"):
-        write_evaluation(result, "inspect")
+        write_evaluation(result)
 
 
 def test_inspect_reads_the_logs(result):
     log_module = pytest.importorskip("inspect_ai.log", reason="inspect-ai is not installed; its layout is tested above")
-    log = log_module.read_eval_log(str(sorted(write_evaluation(result, "inspect").iterdir())[0]))
+    log = log_module.read_eval_log(str(sorted(write_evaluation(result).iterdir())[0]))
     assert log.status == "success" and log.results.scores[0].metrics["avg@2"].value == 0.75
     assert log.samples[0].output.completion == "answer 1" and log.samples[0].scores["verifier"].value == 1
-
-
-def test_lm_eval_reads_the_results(result):
-    utils = pytest.importorskip("lm_eval.utils", reason="lm-eval is not installed; its layout is tested above")
-    results, samples = lm_eval_files(result)
-    assert utils.get_results_filenames([str(results), *map(str, samples)]) == [str(results)]
-    assert [utils.get_file_task_name(path.name) for path in samples] == ["a", "b"]
-    assert "| 0.75|" in utils.make_table(json.loads(results.read_text()))

@@ -1,49 +1,22 @@
-"""The model card of an export, and its upload to a hub that is not there."""
+"""The model card of an export."""
 
 from __future__ import annotations
 
 import re
 
-import pytest
 import yaml
 
 from fr3e_jax.cli import main
 from fr3e_jax.cli.run_selection import saved_config
-from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.configuration import load_config
 from fr3e_jax.studies.analysis.stored_run import StoredRun
-from fr3e_jax.verbs.model_card import model_card, push
+from fr3e_jax.verbs.model_card import model_card
 
 
-@pytest.fixture
-def hub(monkeypatch):
-    """A stand-in for the hub's client: calls that it got; ``hub.fails`` is raised by an upload."""
-    import huggingface_hub
-
-    class Api:
-        endpoint, calls, fails, token = "https://hub", [], None, "t"
-
-        def whoami(self):
-            if not Api.token:
-                raise huggingface_hub.errors.LocalTokenNotFoundError("Token is required")
-
-        def create_repo(self, repository, private, exist_ok):
-            huggingface_hub.utils.validate_repo_id(repository)
-            Api.calls.append((repository, private, exist_ok))
-
-        def upload_folder(self, repo_id, folder_path, commit_message):
-            if Api.fails:
-                raise Api.fails
-            Api.calls.append((repo_id, sorted(path.name for path in folder_path.iterdir())))
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    return Api
-
-
-def test_an_export_carries_a_card_of_its_run_and_is_uploaded(finished_run, tmp_path, hub, capsys):
+def test_an_export_carries_a_card_of_its_run(finished_run, tmp_path):
     directory = tmp_path / "model"
-    assert main(["export", str(finished_run), str(directory), "--push", "me/mine"]) == 0
-    assert "uploaded: https://hub/me/mine" in capsys.readouterr().out
-    assert hub.calls[0] == ("me/mine", True, True) and {"README.md", "config.json"} <= {*hub.calls[1][1]}
+    assert main(["export", str(finished_run), str(directory)]) == 0
+    assert (directory / "config.json").is_file()
     _, front, text = (directory / "README.md").read_text().split("---\n", 2)
     assert yaml.safe_load(front) == {
         "library_name": "transformers",
@@ -71,33 +44,3 @@ def test_a_card_names_the_base_as_the_hub_does_single_sets_settings_and_no_folde
         assert yaml.safe_load(card.split("---\n", 2)[1]).get("base_model") == base
         assert "at temperature 1; sets with settings of their own: aime24 temperature=0.6." in card
         assert "fr3e train mine.yaml data.train=[a.jsonl] model.path=Org/Name\n" in card
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--push", "me/mine", "--token"], "unrecognized arguments: --token"),
-        (["--public"], "--public says how --push uploads; add --push OWNER/NAME"),
-    ],
-)
-def test_mistakes_are_named_before_an_export(finished_run, tmp_path, hub, capsys, arguments, message):
-    assert main(["export", str(finished_run), str(tmp_path / "model"), *arguments]) == 2
-    assert message in capsys.readouterr().err and not (tmp_path / "model").exists()
-
-
-@pytest.mark.parametrize(
-    "repository, state, message",
-    [
-        ("me/mine", {"token": ""}, "not logged in to the hub; run `hf auth login`, or set HF_TOKEN; .* is complete"),
-        ("a b c/d", {}, "expected OWNER/NAME; .* is complete"),
-        ("me/mine", {"fails": RuntimeError("413 too large\nmore")}, r"did not take it \(413 too large\); .* complete"),
-        ("me/mine", {"fails": OSError()}, r"did not take it \(OSError\)"),
-    ],
-)
-def test_a_failed_upload_says_why_and_that_the_export_is_complete(
-    tmp_path, hub, monkeypatch, repository, state, message
-):
-    for name, value in state.items():
-        monkeypatch.setattr(hub, name, value)
-    with pytest.raises(ConfigError, match=message):
-        push(tmp_path, repository, public=False)

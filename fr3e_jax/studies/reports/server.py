@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -17,11 +15,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 ADDRESS = "127.0.0.1"
-
-
-REQUEST_SECONDS = 2  # that a client has to ask; the answer has its own limit
-ANSWER_SECONDS = 30
-CONNECTIONS = 24  # at a time; others wait in the queue of the system, and take no descriptor
+SECONDS = 30  # that a client may say nothing
 
 
 class LivePage:
@@ -61,23 +55,7 @@ class LivePage:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each of a bounded number of connections."""
-
-    request_queue_size = 256
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._free.acquire()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+    """A thread for each connection; a failure is a line."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Name an error in a line; a client that has gone is none."""
@@ -97,23 +75,9 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
     """
 
     class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version, timeout = "fr3e", "", ANSWER_SECONDS
-
-        def handle(self) -> None:
-            """Read one request, within its limit, and answer it."""
-            self._limit = threading.Timer(REQUEST_SECONDS, self._hang_up)
-            self._limit.start()
-            try:
-                super().handle()
-            finally:
-                self._limit.cancel()
-
-        def _hang_up(self) -> None:
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
+        server_version, sys_version, timeout = "fr3e", "", SECONDS
 
         def do_GET(self) -> None:
-            self._limit.cancel()
             if not _names_loopback(self.headers.get("Host", "")):
                 self.send_error(HTTPStatus.FORBIDDEN, "this server answers requests to 127.0.0.1 and localhost only")
             elif self.path in ("/", "/report.html"):

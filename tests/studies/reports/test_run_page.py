@@ -1,7 +1,6 @@
 """The file itself, the command that writes it, the run that ends with it, and the server."""
 
 import base64
-import contextlib
 import hashlib
 import http.client
 import json
@@ -180,8 +179,7 @@ def test_server_answers_the_loopback_interface_alone_and_shows_newer_steps(tmp_p
         server.shutdown()
 
 
-def test_server_outlives_clients_that_go_or_say_nothing_bad_lines_and_a_moved_run(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("fr3e_jax.studies.reports.server.REQUEST_SECONDS", 0.2)
+def test_server_outlives_clients_that_go_bad_lines_and_a_moved_run(tmp_path, capfd):
     path = tmp_path / "run"
     write_reported_run(path)
     page = LivePage(path, lambda run: f"steps {len(run.training)} " + "x" * 10**6)
@@ -197,11 +195,6 @@ def test_server_outlives_clients_that_go_or_say_nothing_bad_lines_and_a_moved_ru
             with socket.create_connection(server.server_address) as client:
                 client.sendall(content)
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
-        with contextlib.ExitStack() as idle:
-            clients = [idle.enter_context(socket.create_connection(server.server_address)) for _ in range(100)]
-            assert _get(server, "/", host)[1].startswith(f"steps {STEPS} ")
-            clients[0].settimeout(20)
-            assert clients[0].recv(1) == b"", "an idle client is sent away"
         for line in (b"[1]\n", b'{"step": "x", "kind": "train"}\n'):
             (path / "metrics.jsonl").write_bytes((path / "metrics.jsonl").read_bytes() + line)
             assert _get(server, "/", host)[1].startswith(f"steps {STEPS} ")

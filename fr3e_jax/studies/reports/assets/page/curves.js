@@ -73,7 +73,7 @@ function drawChart(panel, chart) {
   const scale = {'aria-label': `${visible(title)}: logarithmic scale`, 'aria-pressed': String(yLog)};
   const spent = curves.axis === 'step' ? [] : [[xLabel, x]];
   const columns = [['step', table.step], ...spent, ...metrics.map((metric) => [metric, table[metric]])];
-  const buttons = [!look.stacked && button('log', turn, scale), saveButtons(title, columns, lines)];
+  const buttons = [!look.stacked && button('log', turn, scale), saveButton(title, columns)];
   replace(panel.querySelector('.buttons'), buttons);
 }
 

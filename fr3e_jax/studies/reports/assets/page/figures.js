@@ -22,8 +22,8 @@ function figuresView(node) {
 // The panel of a finding. Once it is in the page, `draw` draws its plot.
 function findingPanel(finding) {
   const contents = {Figure: figureContent, HeatMap: heatMap, TextTable: findingTable};
-  const [content, ...numbers] = contents[finding.type](finding);
-  const buttons = numbers.length > 0 && saveButtons(finding.title, ...numbers);
+  const [content, numbers] = contents[finding.type](finding);
+  const buttons = numbers && saveButton(finding.title, numbers);
   const origin = [finding.note, finding.source].filter(Boolean).join(' — ');
   const note = origin && noteElement(visible(origin));
   const panel = titledPanel(finding.title, {id: `figure-${finding.name}`}, buttons, content, note);
@@ -48,7 +48,7 @@ function drawFigure(panel, finding, height = 225) {
   const bars = finding.kind === 'bars';
   const spec = {x, xLabel: finding.x_label, lines, height, bars, points: true, xLog: finding.log_x};
   drawPlot(panel.querySelector('.plot'), spec);
-  replace(panel.querySelector('.buttons'), saveButtons(finding.title, plotColumns(spec), lines));
+  replace(panel.querySelector('.buttons'), saveButton(finding.title, plotColumns(spec)));
 }
 
 function findingTable({columns, cells}) {
@@ -85,6 +85,5 @@ function heatMap({columns, lines, values, unit, x_label: xLabel, y_label: yLabel
     [xLabel, at((_r, c) => columns[c])],
     [unit || 'value', at((_r, _c, value) => value)],
   ];
-  const legend = ends.map((name, n) => ({name, colour: colour(n ? 'right' : 'wrong')}));
-  return [element('div', {class: 'heat'}, key, table), numbers, legend];
+  return [element('div', {class: 'heat'}, key, table), numbers];
 }

@@ -28,8 +28,7 @@ function makeList(node, spec) {
   list.order = choice(element('select', {'aria-label': 'order'}), list.orders, list.orders[0][0], changed);
   list.entries = element('ol', {'aria-label': list.label, onkeydown: moveFocus});
   list.count = element('small', {class: 'muted'});
-  const save = button('save these as JSONL', () => saveItems(list));
-  replace(node, list.search, rowElement(list.filter, list.order), rowElement(list.count, save), list.entries);
+  replace(node, list.search, rowElement(list.filter, list.order), list.count, list.entries);
   showList(list);
   return list;
 }
@@ -78,26 +77,15 @@ function showList(list) {
   if (isUnread) readResponses(list, search);
 }
 
-// The texts of all responses, for the search. A newer search takes over, and so does a newer page.
+// The texts of all responses, for the search. A newer search takes over.
 async function readResponses(list, search) {
-  const isOver = () => list.search.value !== search || !list.entries.isConnected;
+  const isOver = () => list.search.value !== search;
   for (const item of list.items) {
     if (isOver()) return;
     if (item.text === undefined && item.chunk !== null)
       item.text = texts((await unpack(item.chunk)).token_ids).join('');
   }
   if (!isOver()) showList(list);
-}
-
-// A line for each item that is listed, with its rollouts.
-async function saveItems(list) {
-  const lines = [];
-  for (const {title, text, tags, order, bounds, share, facts, icons, chunk, ...fields} of list.shown) {
-    const of = chunk === null ? null : await tree(chunk);
-    const rollouts = of?.rollouts.map((rollout) => plain(of, rollout));
-    lines.push(`${JSON.stringify({...fields, prompt: of?.prompt, rollouts})}\n`);
-  }
-  saveFile(`${list.label}.jsonl`, lines, 'application/jsonl');
 }
 
 function entryOf(list, item) {

@@ -1,11 +1,10 @@
-// The colours of day and night: the reader's choice while the page is open, else that of the system. Paper is light.
+// The colours of day and night: the reader's choice while the page is open, else that of the system.
 
 const systemIsDark = matchMedia('(prefers-color-scheme: dark)');
-const onPaper = matchMedia('print');
 let chosenTheme = null;
 
 function showTheme() {
-  const isDark = !onPaper.matches && (chosenTheme ?? (systemIsDark.matches ? 'dark' : 'light')) === 'dark';
+  const isDark = (chosenTheme ?? (systemIsDark.matches ? 'dark' : 'light')) === 'dark';
   document.documentElement.dataset.theme = isDark ? 'dark' : 'light';
   document.dispatchEvent(new Event('theme'));
 }
@@ -16,4 +15,3 @@ function switchTheme() {
 }
 
 systemIsDark.addEventListener('change', showTheme);
-onPaper.addEventListener('change', showTheme);

@@ -80,9 +80,3 @@ function response(of, rollout) {
   const prefix = missing ? [] : before.map((token) => ({...token, shared: true}));
   return [...prefix, ...own];
 }
-
-// A rollout for a file: what is known of it, and its response with the tokens that it shares.
-function plain(of, {number, whole, tokens, logprobs, entropies, ...fields}) {
-  const ids = response(of, of.rollouts[number]).map((token) => token.id);
-  return {...fields, response: whole ? texts(ids).join('') : null};
-}
