@@ -112,25 +112,6 @@ def test_print_config_prints_a_valid_recipe_and_runs_nothing(recipe, calls, caps
     assert not calls
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ([], "expected a verb (train, sft, rft, eval, sample, "),
-        (["train", "RECIPE", "--num_generations", "8"], "rollout.rollouts_per_prompt=8"),
-        (["train", "RECIPE", "--unheard-of"], "unrecognized arguments: --unheard-of"),
-        (["sample", "RECIPE", "--prompt", "x", "--num", "0"], "'0' is not a whole number of at least 1"),
-        (["eval", "RECIPE", "--run", "nowhere"], "nowhere is not a run directory: it has no config.yaml"),
-        (["sample", "RECIPE", "--prompt", "x", "--run", "nowhere"], "nowhere is not a run directory: it has no"),
-        (["sweep", "RECIPE", "seed=1,2", "--verb", "eval"], "invalid choice: 'eval'"),
-    ],
-)
-def test_mistake_is_one_line_and_exit_code_2(recipe, calls, capsys, arguments, expected):
-    assert main([recipe if argument == "RECIPE" else argument for argument in arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("fr3e: error: ") and expected in captured.err
-    assert captured.err.count("\n") == 1 and not captured.out and not calls
-
-
 @pytest.mark.parametrize("verb", ["train", "sft", "rft", "eval", "sample", "data", "sweep"])
 def test_help_of_a_verb_shows_usage_an_example_and_where_all_settings_are(capsys, verb):
     assert main([verb, "--help"]) == 0

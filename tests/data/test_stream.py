@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,15 @@ from fr3e_jax.data.task import Problem
 PROBLEMS = [Problem(id=str(i), prompt="1" * (1 + i % 5), gold="") for i in range(23)]
 
 
+def encode(text):
+    """A token for each character, of which é is none."""
+    if "é" in text:
+        raise ValueError(f"character 'é' at position {text.index('é')}")
+    return list(text)
+
+
 def stream(problems=PROBLEMS, seed=0, longest=100):
-    return PromptStream(problems, seed, encode=list, max_prompt_tokens=longest)
+    return PromptStream(problems, seed, encode, max_prompt_tokens=longest)
 
 
 def ids(drawn):
@@ -85,17 +93,20 @@ MIXTURE = Mixture(
     },
     weights=[0.25, 0.75],
 )
+SOME_UNSPEAKABLE = [Problem(id=f"p{i}", prompt=f"{i}" + "é" * (i % 5 == 0), gold="") for i in range(30)]
 
 
 def resumed(before, problems, longest):
     """A new stream in the state that a checkpoint holds."""
     after = stream(problems, longest=longest)
-    after.position, after.dropped_too_long = before.position, before.dropped_too_long
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
     return after
 
 
 @pytest.mark.parametrize("longest", [100, 3])
-@pytest.mark.parametrize("problems", [PROBLEMS, MIXTURE], ids=["one set", "mixture"])
+@pytest.mark.parametrize(
+    "problems", [PROBLEMS, MIXTURE, SOME_UNSPEAKABLE], ids=["one set", "mixture", "some unspeakable"]
+)
 def test_restart_anywhere_neither_skips_nor_repeats(problems, longest):
     uninterrupted = stream(problems, longest=longest)
     expected = uninterrupted.take(90)
@@ -104,7 +115,7 @@ def test_restart_anywhere_neither_skips_nor_repeats(problems, longest):
         drawn = before.take(stop)
         after = resumed(before, problems, longest)
         assert drawn + after.take(90 - stop) == expected
-        assert (after.position, after.dropped_too_long) == (uninterrupted.position, uninterrupted.dropped_too_long)
+        assert after.state_dict() == uninterrupted.state_dict()
     assert [uninterrupted.problem_at(prompt.position) for prompt in expected] == [prompt.problem for prompt in expected]
 
 
@@ -119,3 +130,23 @@ def test_prompt_that_is_too_long_is_encoded_once_and_others_each_time_they_are_h
     lengths = [len(text) for text in encoded]
     assert sum(length <= 3 for length in lengths) == 60 and short.position > 3 * len(PROBLEMS)
     assert sum(length > 3 for length in lengths) == sum(len(problem.prompt) > 3 for problem in PROBLEMS)
+
+
+def test_prompts_that_cannot_be_encoded_are_dropped_counted_and_named_each_time():
+    some = stream(SOME_UNSPEAKABLE)
+    found, named = [], []
+    while some.position < 60:
+        found += some.take(4)
+        named += some.complaints
+    assert all("é" not in prompt.problem.prompt for prompt in found)
+    assert some.position == len(found) + len(named) and some.dropped_unspeakable == len(named)
+    assert some.metrics() == {"data/dropped_too_long": 0, "data/dropped_unspeakable": len(named)}
+    assert sum("is dropped: problem 'p5': character 'é' at position 1" in line for line in named) == 2
+
+
+def test_data_without_a_prompt_that_can_be_encoded_are_an_error():
+    problems = [Problem(id=f"p{i}", prompt="é=", gold="") for i in range(6)]
+    with pytest.raises(
+        ValueError, match="6 prompts in a row cannot be encoded; the first of them is problem 'p.': character 'é' at"
+    ):
+        stream(problems).take(3)

@@ -38,23 +38,6 @@ def test_export_takes_the_settings_of_the_run_and_passes_its_options(run_dir, ca
     assert keywords == passed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "the following arguments are required: RUN, DIR"),
-        (["nowhere", "out"], "nowhere is not a run directory: it has no config.yaml"),
-        (["RUN", "out", "--step", "0"], "'0' is not a whole number of at least 1"),
-        (["RUN", "out", "--dtype", "float8"], "invalid choice: 'float8'"),
-        (["RUN", "out", "seed=3"], "unrecognized arguments: seed=3"),
-    ],
-)
-def test_mistake_is_one_line_and_exit_code_2(run_dir, calls, capsys, arguments, message):
-    assert main(["export", *(str(run_dir) if argument == "RUN" else argument for argument in arguments)]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("fr3e: error: ") and message in captured.err
-    assert captured.err.count("\n") == 1 and not captured.out and not calls
-
-
 def test_help_names_run_and_directory_and_no_recipe(capsys):
     assert main(["export", "--help"]) == 0
     text = capsys.readouterr().out
