@@ -184,9 +184,9 @@ RULES: Rules = {
         "for shares by number of problems",
     ),
     "schedule_has_room_to_decay": (
-        lambda c: c.optimizer.schedule != "constant" and c.optimizer.decay_updates <= c.optimizer.warmup_updates,
-        "{optimizer.schedule} reaches zero at {optimizer.decay_updates}, not after {optimizer.warmup_updates}; set "
-        "optimizer.decay_updates above {=optimizer.warmup_updates}, or optimizer.schedule=constant",
+        lambda c: 0 < c.optimizer.decay_updates <= c.optimizer.warmup_updates,
+        "{optimizer.decay_updates} is not above {optimizer.warmup_updates}, after which the rate decays; set "
+        "optimizer.decay_updates above {=optimizer.warmup_updates}, or 0 for a rate that stays",
     ),
     "dual_clip_exceeds_one": (
         lambda c: 0 < c.loss.dual_clip <= 1,

@@ -11,11 +11,6 @@ from fr3e_jax.configuration.options import option
 class ExpertsConfig:
     """The training of networks with routed experts; dense networks do not read it."""
 
-    router_replay: bool = option(
-        True,
-        "rollouts record the experts of each token, and scoring and training pass the same ones, with weights of their "
-        "own; false: routers choose anew, and rounding sends some tokens elsewhere",
-    )
     balance_coefficient: float = option(
         0.0,
         "weight of a loss that lets routers use all experts evenly (`router_aux_loss_coef` of transformers), over the "

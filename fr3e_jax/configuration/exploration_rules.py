@@ -62,11 +62,6 @@ TRAINING_RULES: Rules = {
         "{explore.num_anchors} with {explore.min_spacing} needs responses of {} tokens; lower one of them, or set "
         "rollout.max_response_tokens={} (now {=rollout.max_response_tokens})",
     ),
-    "initial_modulation_has_a_group": (
-        lambda c: c.explore.enabled and c.explore.initial_state != "fresh" and c.advantage.initial_modulation != "one",
-        "{advantage.initial_modulation} weights the group of S_0, which {explore.initial_state} does not train; set "
-        "explore.initial_state=fresh, or advantage.initial_modulation=one",
-    ),
     "something_trains": (
         lambda c: c.explore.enabled and not (c.explore.train_states or c.explore.train_base or c.explore.block_credit),
         "{explore.train_states} with {explore.train_base} and {explore.block_credit} trains nothing; set "

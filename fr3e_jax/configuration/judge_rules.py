@@ -77,11 +77,6 @@ RULES: Rules = {
     ),
     "words_have_scores": (lambda c: _unreadable_word(c.judge), "judge.words has {}"),
     "the_score_is_a_group": (lambda c: _faulty_pattern(c.judge), "judge.pattern {}"),
-    "dollars_have_prices": (
-        lambda c: len(c.judge.prices) not in (0, 2) or (c.judge.max_dollars and not any(c.judge.prices)),
-        "{judge.max_dollars} with {judge.prices}: dollars are counted by two prices; set those for a million tokens of "
-        "prompts and of answers, as judge.prices=[0.25,2]",
-    ),
     "a_judge_alone_calls_no_verifier": (
         lambda c: c.judge.enabled and c.judge.alone and c.data.verifier,
         "{data.verifier} is not called with {judge.weight}; set judge.weight=0.5 (or another share; 0: the judge has "

@@ -51,8 +51,6 @@ class JudgeConfig:
     max_concurrency: int = option(32, "requests under way at once, of each process", ge=1)
     seconds: float = option(60.0, "time by the clock of one try, of up to six with growing pauses", gt=0)
     cache: str = option("~/.cache/fr3e_jax/judge", "folder of answers by the hash of their request; none is paid twice")
-    prices: list[float] = option([], "dollars for a million tokens of prompts, and for a million of answers", ge=0)
-    max_dollars: float = option(0.0, "dollars after which the run stops; 0: no cap", ge=0)
 
     @property
     def enabled(self) -> bool:

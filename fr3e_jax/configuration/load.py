@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import typing
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -166,22 +165,12 @@ def _misread_by_yaml(text: str) -> bool:
 
 
 def _as_typed(value: Any) -> Any:
-    """A number with the signs and digits of a keyboard in place of those of typesetting: ``1e\u22124`` is ``1e-4``."""
+    """A number with the minus sign of a keyboard in place of typesetting's dashes: ``1e\u22124`` is ``1e-4``."""
     if isinstance(value, bool):
         return None  # a switch is no number
     if not isinstance(value, str):
         return value
-    visible = (character for character in value if unicodedata.category(character) != "Cf")  # zero-width ones
-    return "".join(map(_typed_character, visible)).strip()
-
-
-def _typed_character(character: str) -> str:
-    if character == "\N{MINUS SIGN}" or unicodedata.category(character) == "Pd":  # dashes
-        return "-"
-    if unicodedata.category(character) == "Nd":  # digits of any script
-        return str(unicodedata.digit(character))
-    wide = unicodedata.decomposition(character).startswith("<wide>")
-    return unicodedata.normalize("NFKC", character) if wide else character
+    return value.translate(dict.fromkeys(map(ord, "\u2212\u2013\u2014\u2010\u2011"), "-"))
 
 
 def _unquote(text: str) -> str:

@@ -31,7 +31,7 @@ NAMES_OF: dict[tuple[str, ...], str] = {
     ("checkpoint.every",): "save_steps save_freq",
     ("runtime.trackers",): "report_to logger",
     ("optimizer.warmup_updates",): "warmup_steps warmup_ratio",
-    ("optimizer.schedule",): "lr_scheduler_type",
+    ("optimizer.decay_updates",): "lr_scheduler_type",
     ("optimizer.max_grad_norm",): "max_grad_norm grad_clip",
     ("loss.epsilon_low", "loss.epsilon_high"): "clip_ratio",
     ("loss.epsilon_low",): "clip_ratio_low epsilon",
@@ -58,18 +58,9 @@ NAMES_OF: dict[tuple[str, ...], str] = {
     ("mesh.fsdp",): "fsdp_size",
     ("mesh.rollout_tensor", "mesh.tensor"): "tensor_model_parallel_size",
     ("mesh.context",): "context_parallel_size ulysses_sequence_parallel_size",
-    ("runtime.store_rollouts",): "keep_samples",
-    ("runtime.heartbeat_seconds",): "join_seconds",
-    ("judge.score_range",): "least_score most_score",
-    ("judge.prices",): "prompt_price completion_price",
-    ("judge.weight",): "asks",
-    ("shaping.position.window",): "from_step until_step",
-    ("environment.reward_range",): "least_reward most_reward",
 }
-"""The last part of their names, or of former names of ours, in lower case, for our settings."""
+"""The last part of their names, in lower case, for our settings."""
 ADVICE_ON: dict[str, str] = {
-    "`fr3e export RUN DIR --dtype bf16` writes a model in another type": "output_dtype",
-    "JAX_NUM_PROCESSES=1 in the environment runs a process alone": "processes",
     "each method is a recipe: `fr3e methods` lists them": "algorithm method trainer",
     "rollouts come from the decoder in this package; leave it out": (
         "use_vllm vllm_mode vllm_gpu_memory_utilization gpu_memory_utilization"

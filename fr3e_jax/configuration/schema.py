@@ -224,8 +224,7 @@ class ReturnConfig:
     size: int = option(0, "successes that are kept, of as many prompts; 0: off", ge=0)
     depth_rule: Literal["target", "fixed"] = option(
         "target",
-        "depths around that from which returns.target of the rollouts succeed, or always the same ones, evenly spaced "
-        "(PrefixRL)",
+        "depths around that from which half of the rollouts succeed, or always the same ones, evenly spaced (PrefixRL)",
     )
     visits: int = option(8, "kept successes that a round of returns continues", ge=1)
     max_share: float = option(
@@ -235,10 +234,7 @@ class ReturnConfig:
     rollouts: int = option(8, "rollouts from each depth", ge=2)
     max_success_rate: float = option(0.25, "a prompt is hard up to this success rate of its base rollouts", gt=0, le=1)
     failures: bool = option(
-        False, "also keep failures of prompts that are hard to fail, and continue them where returns.target fail"
-    )
-    target: float = option(
-        0.5, "success rate at the depth to return to; a prompt that reaches it by itself is solved", gt=0, lt=1
+        False, "also keep failures of prompts that are hard to fail, and continue them where half of the rollouts fail"
     )
 
 
@@ -264,10 +260,9 @@ class AdvantageConfig:
         False, "z-scores divide by the standard deviation with n - 1 (verl), not by the population's"
     )
     modulation: Literal["none", "exp", "sharpen"] = option(
-        "exp", "alpha_j: exp(-(V(S_j) - V(S_j-1))) (FR3E eq. 14), the authors' sharpened variant, or 1"
-    )
-    initial_modulation: Literal["one", "authors"] = option(
-        "one", "alpha_0 when S_0 trains: 1, or the authors' exp(-(1 - V(S_0)))"
+        "exp",
+        "alpha_j: exp(-(V(S_j) - V(S_j-1))) (FR3E eq. 14), the authors' sharpened variant, or 1; if S_0 trains, "
+        "alpha_0 is 1, and in the sharpened variant the authors' own",
     )
     normalise_batch: bool = option(False, "z-score advantages over the full batch's tokens (PPO, REINFORCE++)")
     overlong_margin: int = option(
@@ -334,9 +329,10 @@ class OptimizerConfig:
     """AdamW and its schedule; one update is one mini-batch."""
 
     learning_rate: float = option(1e-6, "peak learning rate of AdamW", ge=0)
-    schedule: Literal["constant", "linear", "cosine"] = option("constant", "after the warm-up: flat, or decay to zero")
     warmup_updates: int = option(0, "optimizer steps of linear warm-up, which starts at one step's share", ge=0)
-    decay_updates: int = option(0, "optimizer steps until a linear or cosine schedule reaches zero", ge=0)
+    decay_updates: int = option(
+        0, "optimizer steps until the rate, by a cosine that follows the warm-up, reaches zero; 0: it stays", ge=0
+    )
     beta2: float = option(0.95, "decay of the second moment", ge=0, lt=1)
     weight_decay: float = option(0.0, "decoupled weight decay, on matrices only", ge=0)
     max_grad_norm: float = option(1.0, "the global gradient norm is clipped to this; 0: off", ge=0)

@@ -63,14 +63,11 @@ class SampleReinforcementConfig:
 @implemented_by("objectives.shaping_steps:sequence_weighting", source="Vanlioglu 2025, eq. 6-10", reads=("entropies",))
 @dataclass
 class SequenceWeightingConfig:
-    """Token losses times softmax_i((A_i + alpha H_i) / temperature)."""
+    """Token losses times softmax_i((A_i + alpha H_i / log V) / temperature)."""
 
     alpha: float = option(0.3, "weight of the entropy; paper: 0.3 (base model), 0.8 (instruct model)", ge=0)
     temperature: float = option(1.0, "P of the softmax; paper: 1 (base model), 1.8 (instruct model)", gt=0)
     level: Literal["step", "trajectory"] = option("step", "softmax at each token position, or one for whole sequences")
-    normalised_entropy: bool = option(
-        True, "divide entropies by log V (the paper's best runs normalise, and leave the divisor open)"
-    )
 
 
 @implemented_by(

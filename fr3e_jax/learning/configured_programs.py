@@ -109,7 +109,6 @@ def forward_options(config: Config, architecture: Architecture, mesh: Mesh) -> F
 def _optimizer(o: OptimizerConfig, learning_rate: float) -> optax.GradientTransformation:
     return make_optimizer(
         learning_rate=learning_rate,
-        schedule=o.schedule,
         warmup_updates=o.warmup_updates,
         decay_updates=o.decay_updates,
         beta2=o.beta2,

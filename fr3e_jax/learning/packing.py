@@ -171,8 +171,7 @@ def _with_routes(arrays: Rows, rows: list[Row], trunks, spans: list[RowSpan], st
     if not all(have_routes):
         raise ValueError(
             f"{have_routes.count(False)} of {len(have_routes)} trunks and branches of a micro-batch have no recorded "
-            "routes; expected all or none: resume with the model.experts.router_replay that the rollouts were sampled "
-            "with"
+            "routes; expected all or none"
         )
     count, kind = branches[0].routes.shape[1], branches[0].routes.dtype
     of_trunks = np.zeros((*arrays.trunk_ids.shape, count), kind)

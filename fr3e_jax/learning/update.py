@@ -100,8 +100,7 @@ def _last_rate(setup: LearningSetup, learner: Learner) -> float:
     """The learning rate of the last optimizer step; the optimizer's own count starts anew when it is restarted."""
     o = setup.config.optimizer
     done = optax.tree_utils.tree_get_all_with_path(learner.optimizer_state, "count")[0][1]
-    schedule = o.learning_rate, o.schedule, o.warmup_updates, o.decay_updates
-    return learning_rate_at(max(int(done) - 1, 0), *schedule)
+    return learning_rate_at(max(int(done) - 1, 0), o.learning_rate, o.warmup_updates, o.decay_updates)
 
 
 def score_full_batch(

@@ -1,6 +1,6 @@
 """The catalogue of methods, read from the headers of the recipes in configs/ and configs/methods/.
 
-A recipe is a lab note: its first lines are comments in a fixed form, one field a line, in this order:
+A recipe is a lab note: its first lines are comments in a fixed form, one field a line:
 
     # Method: KL-Cov                                  the name in `fr3e methods`
     # Group: Samples and tokens                       one of `GROUPS`
@@ -35,16 +35,11 @@ GROUPS = (
     "Tools",
     "Published sizes and public data",
 )
-FIELDS = (
-    *("Method", "Group", "Source", "Function", "Test", "Table 2", "Summary", "Expected", "Deviation", "Hardware"),
-    "Command",
-)
-OPTIONAL = {"Table 2", "Hardware"}
 _CONTINUED = "#   "
 
 
 class HeaderError(ValueError):
-    """A recipe without a proper header; the message names the file, the text found and the text expected."""
+    """A recipe whose header lacks a field or has an unknown one, or no recipes at all."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +80,7 @@ def read_methods(configs: Path | None = None) -> list[Method]:
     """All methods, by group and recipe.
 
     Raises:
-      HeaderError: for the first recipe whose header is not in the fixed form.
+      HeaderError: for the first recipe whose header lacks a field, has an unknown one, or an unknown group.
     """
     configs = configs or find_configs()
     paths = [*sorted(configs.glob("*.yaml")), *sorted((configs / "methods").glob("*.yaml"))]
@@ -95,37 +90,25 @@ def read_methods(configs: Path | None = None) -> list[Method]:
 
 
 def read_method(path: Path, recipe: str) -> Method:
-    """The method in the header of one recipe; ``recipe`` is its name in the catalogue."""
-    fields = read_header(path)
-    if fields["Group"] not in GROUPS:
-        raise HeaderError(f"{path}: found the group {fields['Group']!r}; expected one of: {'; '.join(GROUPS)}")
-    deviation = fields.pop("Deviation")
-    names = {name: name.lower().replace(" ", "_") for name in fields} | {"Method": "name"}
-    values = {names[name]: value for name, value in fields.items()}
-    return Method(recipe=recipe, deviation="" if deviation == "none" else deviation, **values)
-
-
-def read_header(path: Path) -> dict[str, str]:
-    """The fields of a recipe's header; the lines of a long text are joined by spaces.
+    """The method in the header of one recipe; ``recipe`` is its name in the catalogue.
 
     Raises:
-      HeaderError: a field is unknown, missing, empty, repeated or out of order, or a comment line is no field.
+      HeaderError: a field is missing or unknown, or the group is.
     """
     fields: dict[str, str] = {}
-    for line_number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
-        name, _, text = line.removeprefix("# ").partition(": ")
-        if line.startswith(_CONTINUED) and fields:
-            fields[next(reversed(fields))] += " " + line.removeprefix(_CONTINUED).strip()
-        elif name in fields or not text.strip():
-            raise HeaderError(
-                f"{path}:{line_number}: found {line!r}; expected '# FIELD: text', each field once, or a line that "
-                "begins with '#' and three spaces and continues the last field"
-            )
+        if not line.startswith(_CONTINUED):
+            name, _, text = line.removeprefix("# ").partition(": ")
+            name = "name" if name == "Method" else name.lower().replace(" ", "_")
+            fields[name] = "" if (name, text) == ("deviation", "none") else text
         else:
-            fields[name] = text.strip()
-    expected = [name for name in FIELDS if name in fields or name not in OPTIONAL]
-    if list(fields) != expected:
-        raise HeaderError(f"{path}: found the fields {', '.join(fields)}; expected {', '.join(expected)} in this order")
-    return fields
+            fields[name] += f" {line.removeprefix(_CONTINUED)}"
+    try:
+        method = Method(recipe=recipe, **fields)
+    except TypeError as error:
+        raise HeaderError(f"{path}: {error}") from error
+    if method.group not in GROUPS:
+        raise HeaderError(f"{path}: found the group {method.group!r}; expected one of {'; '.join(GROUPS)}")
+    return method

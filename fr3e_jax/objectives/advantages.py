@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from fr3e_jax.objectives.arrays import AnyArray, Number, checked_shapes
 from fr3e_jax.objectives.reductions import masked_mean, masked_std, masked_sum
 from fr3e_jax.objectives.shaping import pass_at_k_advantages
-from fr3e_jax.objectives.values import state_values, value_modulation
+from fr3e_jax.objectives.values import state_values, trajectory_modulation
 
 LEAST_DEVIATION = 1e-6  # advantages that spread less are taken as equal
 
@@ -144,13 +144,13 @@ def fr3e_advantages(
     *,
     estimator: str = "mean",
     modulation: str = "exp",
-    initial: str = "one",
+    fresh: bool = False,
     unbiased_std: bool = False,
 ) -> tuple[Float[jax.Array, "*batch J M"], Float[jax.Array, "*batch J"], Float[jax.Array, "*batch J"]]:
     """A'_{j,m} = α_j (r_{j,m} − V(S_j)) of the states S_1..S_J of each base trajectory. (FR3E, eq. 13-15.)
 
     Call it on whole trajectories, *before* groups without signal are filtered. ``initial_value`` is V(S_0). A
-    state without rollouts counts as not valid. ``initial`` is read by ``modulation="sharpen"`` only.
+    state without rollouts counts as not valid. ``fresh``: S_0 trains as well; ``modulation="sharpen"`` alone reads it.
 
     Returns:
       advantages A', values V (0 if not valid), factors α (1 if not valid).
@@ -158,7 +158,7 @@ def fr3e_advantages(
     mask = jnp.asarray(mask, bool) & jnp.asarray(valid, bool)[..., None]
     valid = mask.any(axis=-1)
     values = state_values(rewards, mask)
-    alphas = value_modulation(values, initial_value, valid, variant=modulation, initial=initial)
+    alphas = trajectory_modulation(values, initial_value, valid, variant=modulation, fresh=fresh)[..., 1:]
     advantages = group_advantages(rewards, mask, estimator=estimator, unbiased_std=unbiased_std)
     return alphas[..., None] * advantages, values, alphas
 

@@ -105,34 +105,6 @@ def select_anchors(
 
 
 @checked_shapes
-def anchor_scores(
-    selection: str,
-    *,
-    length: int | Int[AnyArray, ""],
-    entropies: Float[AnyArray, " T"] | None = None,
-    logprobs: Float[AnyArray, " T"] | None = None,
-    magnitudes: Float[AnyArray, " T"] | None = None,
-    uniforms: Float[AnyArray, " T"] | None = None,
-) -> Float[jax.Array, " T"]:
-    """Scores whose largest values are anchors; −inf from ``length`` on. Only the array of ``selection`` is read.
-
-    - ``entropy``: H_k (FR3E, eq. 5 and 7);
-    - ``logprob``: −log π(t_k), so that the least likely drawn token wins (FR3E, 3.4; the authors' code);
-    - ``gradient``: the update magnitude G_k (Deng et al. 2025, eq. 4);
-    - ``random``: ``uniforms``, drawn by the caller.
-    """
-    sources = {"entropy": entropies, "logprob": logprobs, "gradient": magnitudes, "random": uniforms}
-    if selection not in sources:
-        raise ValueError(f"unknown anchor selection {selection!r}; expected one of {', '.join(sources)}")
-    source = sources[selection]
-    if source is None:
-        argument = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
-        raise ValueError(f"anchor selection {selection!r} needs {argument[selection]}=, got None")
-    scores = jnp.asarray(source, jnp.float32)
-    return jnp.where(jnp.arange(scores.shape[0]) < length, -scores if selection == "logprob" else scores, -jnp.inf)
-
-
-@checked_shapes
 def uniform_anchors(
     length: int | Int[AnyArray, ""], rules: AnchorRules, *, T: int, sampled: Bool[AnyArray, " T"] | None = None
 ) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:

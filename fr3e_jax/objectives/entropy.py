@@ -8,8 +8,6 @@ Dimension key: T tokens, V vocabulary; `batch` is any number of leading axes.
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
@@ -35,13 +33,6 @@ def token_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*bat
     # The inner select keeps −inf out of the gradient of the product, not only out of its value.
     # As a product of vectors: XLA on CPU takes four times as long for a product and its sum in one loop.
     return -jnp.vecdot(jnp.exp(logprobs), jnp.where(possible, logprobs, 0.0), precision="highest")
-
-
-@checked_shapes
-def normalised_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*batch"]:
-    """H_t / log V, in [0, 1]; 0 for a vocabulary of one token. (Vanlioglu 2025, "normalised entropy".)"""
-    vocab_size = logits.shape[-1]
-    return token_entropy(logits) / (math.log(vocab_size) if vocab_size > 1 else 1.0)
 
 
 @checked_shapes

@@ -119,17 +119,17 @@ def sequence_weighting(
     alpha: float,
     temperature: float,
     level: str,
-    normalised_entropy: bool,
 ) -> tuple[Tokens, Metrics]:
-    """The token's loss times softmax_i((A_i + α H_i) / P). (Vanlioglu 2025, eq. 6-10; see `entropy_guided_weights`.)
+    """The token's loss times softmax_i((A_i + α H_i / log V) / P), see `entropy_guided_weights`.
 
-    A branch's step counts from the beginning of the response, not from its fork.
-    ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight, the factor on the gradient.
+    (Vanlioglu 2025, eq. 6-10; the paper's best runs normalise the entropy, and it leaves the divisor open.)
+
+    A branch's step counts from the beginning of the response, not from its fork. The metric ``scale`` is the mean
+    weight, the factor on the gradient.
     """
-    entropies = tokens.entropies / (tokens.log_vocabulary if normalised_entropy else 1.0)
     weights = weighting.entropy_guided_weights(
         tokens.advantages,
-        entropies,
+        tokens.entropies / tokens.log_vocabulary,
         tokens.counted,
         alpha=alpha,
         temperature=temperature,

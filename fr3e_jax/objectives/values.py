@@ -55,29 +55,22 @@ def sharpened(differences: Float[AnyArray, "*batch J"]) -> Float[jax.Array, "*ba
 
 
 @checked_shapes
-def initial_difference(initial_value: Number | Shaped[AnyArray, "*batch"], variant: str) -> Float[jax.Array, "*batch"]:
-    """δ_0 of a trained S_0, which has no predecessor: 0 (``one``) or 1 − V(S_0) (``authors``)."""
-    if variant not in ("one", "authors"):
-        raise ValueError(f"unknown initial modulation {variant!r}; expected one, authors")
-    initial_value = jnp.asarray(initial_value, jnp.float32)
-    return 1.0 - initial_value if variant == "authors" else jnp.zeros_like(initial_value)
-
-
-@checked_shapes
 def trajectory_modulation(
     values: Float[AnyArray, "*batch J"],
     initial_value: Number | Shaped[AnyArray, "*batch"],
     valid: Shaped[AnyArray, "*batch J"],
     *,
     variant: str,
-    initial: str = "one",
+    fresh: bool = False,
 ) -> Float[jax.Array, "*batch J+1"]:
-    """α_j = exp(−δ_j) of S_0, S_1 .. S_J. (FR3E, eq. 14.)
+    """α_j = exp(−δ_j) of S_0, S_1 .. S_J, with δ_0 = 0. (FR3E, eq. 14; it leaves the δ_0 of a trained S_0 undefined.)
 
-    ``sharpen`` puts `sharpened` differences there, with δ_0 (see `initial_difference`) in its sum; ``none`` is α = 1.
+    ``sharpen`` puts `sharpened` differences there, and if S_0 trains (``fresh``), the authors' δ_0 = 1 − V(S_0) among
+    them; ``none`` is α = 1.
     """
     differences = value_differences(values, initial_value, valid)
-    start = jnp.broadcast_to(initial_difference(initial_value, initial), differences.shape[:-1])
+    start = 1.0 - jnp.asarray(initial_value, jnp.float32) if fresh and variant == "sharpen" else 0.0
+    start = jnp.broadcast_to(start, differences.shape[:-1])
     differences = jnp.concatenate([start[..., None], differences], axis=-1)
     if variant == "none":
         return jnp.ones_like(differences)
@@ -86,27 +79,3 @@ def trajectory_modulation(
     if variant == "sharpen":
         return jnp.exp(-sharpened(differences))
     raise ValueError(f"unknown modulation {variant!r}; expected none, exp, sharpen")
-
-
-@checked_shapes
-def value_modulation(
-    values: Float[AnyArray, "*batch J"],
-    initial_value: Number | Shaped[AnyArray, "*batch"],
-    valid: Shaped[AnyArray, "*batch J"],
-    *,
-    variant: str,
-    initial: str = "one",
-) -> Float[jax.Array, "*batch J"]:
-    """α_1 .. α_J of `trajectory_modulation`; ``initial`` matters only to ``sharpen``, whose sum contains δ_0."""
-    return trajectory_modulation(values, initial_value, valid, variant=variant, initial=initial)[..., 1:]
-
-
-@checked_shapes
-def initial_modulation(
-    initial_value: Number | Shaped[AnyArray, "*batch"], *, variant: str
-) -> Float[jax.Array, "*batch"]:
-    """α_0 of a trained S_0: 1, or the authors' exp(−(1 − V(S_0))). The paper leaves it undefined.
-
-    Under ``sharpen`` α_0 depends on the whole trajectory: take `trajectory_modulation` there.
-    """
-    return jnp.exp(-initial_difference(initial_value, variant))

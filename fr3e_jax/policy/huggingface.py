@@ -138,8 +138,7 @@ def misfits(files: TensorFiles, expected: dict[str, tuple[int, ...]], ignored: S
     problems = []
     for name, shape in expected.items():
         if name not in files.names:
-            file = files.misplaced.get(name)
-            problems.append(f"missing {name}" + (f" (the index says it is in {file}, which lacks it)" if file else ""))
+            problems.append(f"missing {name}")
             continue
         if files.shape(name) != shape:
             problems.append(f"{name} has shape {files.shape(name)}, the configuration asks for {shape}")

@@ -8,7 +8,6 @@ norms, biases and adapters stay as they are. `fr3e_jax.programs.reshard` makes t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import jax
@@ -29,7 +28,7 @@ def quantise(kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
     ``scale_j = max_i |w_ij| / 127``, ``q_ij = round(w_ij / scale_j)`` with halves to even (symmetric, per channel;
     Nagel et al. 2021, section 2.2). So ``|w_ij - q_ij scale_j| <= scale_j / 2``, and the largest weight of a channel is
     ±127. A channel of zeros has scale 0, as has one whose scale float32 has no normal number for. With a weight that is
-    NaN or infinite the channel's scale is NaN.
+    NaN or infinite the channel's scale is NaN, and so is every logit.
     """
     wide = kernel.astype(jnp.float32)
     largest = jnp.max(jnp.abs(wide), axis=0)
@@ -80,19 +79,6 @@ def _check_whole(layer: Block) -> None:
                 f"rollout.param_dtype=int8 stores the projections of attention and MLP in int8, and this network has "
                 f"{'/'.join(map(str, path))} {list(leaf.shape)} in its layers; set rollout.param_dtype=bfloat16"
             )
-
-
-def faulty_channels(params: Params) -> jax.Array:
-    """Numbers of channels whose scale is not finite; int32, one for each kernel in the order of `kernel_names`."""
-    scales = [leaf for path, leaf in jax.tree.leaves_with_path(params) if path[-1].key == SCALE]
-    return jnp.stack([jnp.sum(~jnp.isfinite(scale)) for scale in scales]).astype(jnp.int32)
-
-
-def kernel_names(params: Params) -> list[str]:
-    """Paths of the kernels in int8, as ``layers/0/attention/query/kernel``."""
-    name = partial(jax.tree_util.keystr, simple=True, separator="/")
-    scales = [path for path, _ in jax.tree.leaves_with_path(params) if path[-1].key == SCALE]
-    return [name((*path[:-1], jax.tree_util.DictKey("kernel"))) for path in scales]
 
 
 def channel_elements(params: Any) -> tuple[int, int]:

@@ -6,7 +6,6 @@ Only the requested part of a tensor is read, when it is requested: a checkpoint 
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy before safetensors reads it)
@@ -19,16 +18,11 @@ from fr3e_jax.policy.config_file import read_json_object
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READABLE = ("F32", "BF16", "F16")  # types as safetensors spells them
-_SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
 _BLOCK_BYTES = 16 * 2**20
 
 
 class TensorFiles:
-    """The tensors of ``model.safetensors``, or of its shards, by name.
-
-    Attributes:
-      misplaced: tensors that are not in the file that the index names, with that file.
-    """
+    """The tensors of ``model.safetensors``, or of the shards that an index names, by name."""
 
     def __init__(self, directory: str | Path, file: str = ""):
         """Read the files' headers. ``file``: the one file to read, where it is not the model's.
@@ -39,52 +33,33 @@ class TensorFiles:
         self.directory = Path(directory)
         self._kinds: dict[str, tuple[tuple[int, ...], str]] = {}  # shape and type of each tensor
         self._files: dict[str, str] = {}
-        index = {} if file else self._read_index()
-        for name in [file] if file else sorted(set(index.values())) or self._files_without_index():
+        for name in [file] if file else self._model_files():
             self._look_into(name)
-        self.misplaced = {name: file for name, file in index.items() if self._files.get(name) != file}
 
-    def _read_index(self) -> dict[str, str]:
-        """The file of every tensor according to the index; empty without an index. All these files exist."""
+    def _model_files(self) -> list[str]:
+        """The files that the index names, all of which exist; without an index the single file."""
         path = self.directory / INDEX
         if not path.is_file():
-            return {}
-        files = read_json_object(path).get("weight_map")
-        if not isinstance(files, dict) or not files or any(Path(str(f)).name != f for f in files.values()):
+            if (self.directory / SINGLE).is_file():
+                return [SINGLE]
+            raise UnsupportedModel(
+                f"no {SINGLE} or {INDEX} in {self.directory}: other formats, other names and shards without their "
+                f"index are not read, so copy all the files of the model; {description(self.directory)}"
+            )
+        index = read_json_object(path).get("weight_map")
+        if not isinstance(index, dict) or not index or any(Path(str(f)).name != f for f in index.values()):
             raise UnsupportedModel(f"{path} has no weight_map from tensors to file names; copy it again")
-        if SINGLE not in files.values() and (self.directory / SINGLE).exists():
+        files = sorted(set(index.values()))
+        if SINGLE not in files and (self.directory / SINGLE).exists():
             raise UnsupportedModel(
                 f"{self.directory} holds two checkpoints, {SINGLE} and the files that {INDEX} names; "
                 "remove the one that is not meant"
             )
-        self._require(set(files.values()), f"which {INDEX} names")
+        if missing := [file for file in files if not (self.directory / file).is_file()]:
+            raise UnsupportedModel(
+                f"{self.directory} lacks {', '.join(missing)}, which {INDEX} names; copy all the files"
+            )
         return files
-
-    def _files_without_index(self) -> list[str]:
-        if (self.directory / SINGLE).is_file():
-            return [SINGLE]
-        shards = [
-            match for path in self.directory.glob("model-*.safetensors") if (match := _SHARD.fullmatch(path.name))
-        ]
-        if not shards:
-            raise UnsupportedModel(
-                f"no {SINGLE}, {INDEX} or model-00001-of-0000N.safetensors in {self.directory}: "
-                f"weights in other formats or under other names are not read; {description(self.directory)}"
-            )
-        counts = {match[2] for match in shards}
-        if len(counts) > 1:
-            raise UnsupportedModel(
-                f"{self.directory} mixes shards of several checkpoints ({', '.join(match[0] for match in shards)}); "
-                f"remove those that are not meant, or add {INDEX}"
-            )
-        (count,) = counts
-        shards = [f"model-{n:05}-of-{count}.safetensors" for n in range(1, int(count) + 1)]
-        self._require(set(shards), "named by the number of the others")
-        return shards
-
-    def _require(self, files: set[str], why: str) -> None:
-        if missing := sorted(file for file in files if not (self.directory / file).is_file()):
-            raise UnsupportedModel(f"{self.directory} lacks {', '.join(missing)}, {why}; copy all the files")
 
     def _look_into(self, file: str) -> None:
         try:

@@ -99,10 +99,10 @@ class CriticPrograms(OptimizerPrograms):
         """
         headless = replace(architecture, tie_word_embeddings=True)  # a critic needs no output head
         graphdef, network, axes = build_network(headless, param_dtype=param_dtype, compute_dtype=compute_dtype)
-        float_array, on_all = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32), replicated(mesh)
+        float_array, on_all = partial(jax.ShapeDtypeStruct, dtype=jnp.float32), replicated(mesh)
         abstract = {
             "network": network,
-            "value": {"kernel": float_array(architecture.hidden_size), "bias": float_array()},
+            "value": {"kernel": float_array((architecture.hidden_size,)), "bias": float_array(())},
         }
         network_shardings = param_shardings(mesh, network, axes, headless)
         shardings = {"network": network_shardings, "value": {"kernel": on_all, "bias": on_all}}

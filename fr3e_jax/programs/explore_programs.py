@@ -18,7 +18,6 @@ from fr3e_jax.objectives.advantages import block_credit, fr3e_advantages
 from fr3e_jax.objectives.advantages import group_advantages as estimated_advantages
 from fr3e_jax.objectives.anchors import (
     AnchorRules,
-    anchor_scores,
     block_index,
     boundary_anchors,
     select_anchors,
@@ -39,9 +38,7 @@ def _select_anchors(sources, lengths, sampled, *, selection: str, rules: AnchorR
             return boundary_anchors(source, n, rules, mask)
         if selection == "uniform":
             return uniform_anchors(n, rules, T=sources.shape[1], sampled=mask)
-        names = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
-        scores = anchor_scores(selection, length=n, **{names[selection]: source})
-        return select_anchors(scores, n, rules, mask)
+        return select_anchors(-source if selection == "logprob" else source, n, rules, mask)
 
     return jax.vmap(anchors_of)(sources, lengths, sampled)
 
@@ -55,9 +52,16 @@ def find_anchors(
 ) -> list[np.ndarray]:
     """Anchor positions of each response, rising; at most ``rules.num_anchors`` each.
 
-    ``sources``: per response the ``[T]`` array that ``selection`` reads: entropies, log-probs, update magnitudes,
-    uniform random numbers, or 1 at each step border and else 0 (for ``uniform`` only its length counts). ``sampled``:
-    bool ``[T]`` each, the tokens that no tool wrote; None: all.
+    ``sources``: per response the ``[T]`` array that ``selection`` reads:
+
+    - ``entropy``: H_k; the highest win (FR3E, eq. 5 and 7);
+    - ``logprob``: log π(t_k); the least likely drawn tokens win (FR3E, 3.4; the authors' code);
+    - ``gradient``: the update magnitudes G_k; the largest win (Deng et al. 2025, eq. 4);
+    - ``random``: uniform random numbers;
+    - ``delimiter``: 1 at each step border and else 0;
+    - ``uniform``: only its length counts.
+
+    ``sampled``: bool ``[T]`` each, the tokens that no tool wrote; None: all.
     """
     if not sources:
         return []
@@ -110,23 +114,19 @@ def group_advantages(
     return np.asarray(advantages)[: len(rewards)]
 
 
-@partial(Program, static_argnames=("estimator", "unbiased_std", "modulation", "initial", "fresh"))
-def _trajectories(
-    rewards, mask, base_value, final_reward, root_value, *, estimator, unbiased_std, modulation, initial, fresh
-):
+@partial(Program, static_argnames=("estimator", "unbiased_std", "modulation", "fresh"))
+def _trajectories(rewards, mask, base_value, final_reward, root_value, *, estimator, unbiased_std, modulation, fresh):
     valid = mask.any(axis=-1)
     start = state_values(rewards, mask)[:, 0] if fresh else base_value
     if estimator == "tree":
         values = state_values(rewards, mask).at[:, 0].set(start)
         advantages, credit = tree_advantages(rewards, mask, final_reward, root_value)
         return advantages, values, jnp.ones_like(values), credit
-    if not fresh:
-        initial = "one"  # without a trained S_0 there is no alpha_0 to put into a sharpened sum
     later = (rewards[:, 1:], mask[:, 1:], start, valid[:, 1:])
     advantages, values, _ = fr3e_advantages(
-        *later, estimator=estimator, modulation=modulation, initial=initial, unbiased_std=unbiased_std
+        *later, estimator=estimator, modulation=modulation, fresh=fresh, unbiased_std=unbiased_std
     )
-    alphas = trajectory_modulation(values, start, valid[:, 1:], variant=modulation, initial=initial)
+    alphas = trajectory_modulation(values, start, valid[:, 1:], variant=modulation, fresh=fresh)
     first = estimated_advantages(rewards[:, 0], mask[:, 0], estimator=estimator, unbiased_std=unbiased_std)
     advantages = jnp.concatenate([(alphas[:, :1] * first)[:, None], advantages], axis=1)
     credit = block_credit(values, start, final_reward, valid[:, 1:])
@@ -143,7 +143,6 @@ def trajectory_advantages(
     estimator: str,
     unbiased_std: bool,
     modulation: str,
-    initial: str,
     fresh: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Advantages, values, modulation and block credit of expanded base rollouts, before any group is filtered.
@@ -171,7 +170,6 @@ def trajectory_advantages(
         estimator=estimator,
         unbiased_std=unbiased_std,
         modulation=modulation,
-        initial=initial,
         fresh=fresh,
     )
     return tuple(np.asarray(x)[: len(mask)] for x in results)

@@ -122,10 +122,6 @@ class OptimizerPrograms:
             self.abstract_state, {"params": self.param_shardings, "optimizer": self.optimizer_shardings}
         )
 
-    def abstract_gradients(self) -> Any:
-        """Abstract gradients with their shardings: of the parameters, or of those of each replica."""
-        return self.zero_gradients.results(self.abstract_state["params"])
-
     def declare_update(self, declare: Declarations, read: Any, batches: Sequence[Any], *numbers: Any) -> None:
         """Declare an update on ``batches``; all arguments are abstract, ``read`` is the result of `read_to_train`."""
         arrays = self.abstract_arrays()
@@ -203,7 +199,6 @@ def _own_rows_of(array: jax.Array) -> np.ndarray:
 def make_optimizer(
     *,
     learning_rate: float,
-    schedule: str,
     warmup_updates: int,
     decay_updates: int,
     beta2: float,
@@ -215,11 +210,11 @@ def make_optimizer(
     """AdamW (Loshchilov and Hutter 2019) with decay of matrices only, and clipping by the global norm (0: none).
 
     Args:
-      learning_rate, schedule, warmup_updates, decay_updates: see `learning_rates`.
+      learning_rate, warmup_updates, decay_updates: see `learning_rates`.
       beta1, beta2, epsilon, weight_decay: of AdamW.
       max_grad_norm: largest global norm of the gradients; 0: no clipping.
     """
-    rate = learning_rates(learning_rate, schedule, warmup_updates, decay_updates)
+    rate = learning_rates(learning_rate, warmup_updates, decay_updates)
     matrices = partial(jax.tree.map, lambda leaf: leaf.ndim >= 2)
     adamw = optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=weight_decay, mask=matrices)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw) if max_grad_norm else adamw
@@ -236,14 +231,13 @@ def _rate_program(*schedule: Any) -> Program:
     return Program(learning_rates(*schedule))  # one program in place of one for each of its operations
 
 
-def learning_rates(peak: float, schedule: str, warmup_updates: int, decay_updates: int) -> optax.ScalarOrSchedule:
-    """The learning rate of each update: ``peak * i / w`` for i = 1 ... w = ``warmup_updates``, then the schedule's.
+def learning_rates(peak: float, warmup_updates: int, decay_updates: int) -> optax.ScalarOrSchedule:
+    """The learning rate of each update: ``peak * i / w`` for i = 1 ... w = ``warmup_updates``, then a cosine.
 
-    ``schedule``: constant, or linear or cosine down to 0 at update ``decay_updates``.
+    The cosine goes down to 0 at update ``decay_updates``; with ``decay_updates`` = 0 the rate stays at the peak.
     """
     warmup = optax.linear_schedule(peak / max(warmup_updates, 1), peak, max(warmup_updates - 1, 1))
-    if schedule == "constant":
+    if not decay_updates:
         return warmup if warmup_updates else peak
-    decay = {"linear": optax.linear_schedule, "cosine": lambda peak, _, n: optax.cosine_decay_schedule(peak, n)}
-    after = decay[schedule](peak, 0.0, max(decay_updates - warmup_updates, 1))
+    after = optax.cosine_decay_schedule(peak, max(decay_updates - warmup_updates, 1))
     return optax.join_schedules([warmup, after], [warmup_updates]) if warmup_updates else after

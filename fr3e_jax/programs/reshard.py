@@ -15,16 +15,14 @@ from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fr3e_jax.policy.int8 import faulty_channels, kernel_names, quantised
+from fr3e_jax.policy.int8 import quantised
 from fr3e_jax.policy.lora import joined, merged
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.program import Program
-from fr3e_jax.programs.shardings import replicated
 
 
 def read_type(setting: str, stored: str, compute: str, platform: str) -> str:
@@ -122,16 +120,9 @@ def _reshard(abstract: Params, source: Params, between: Params, join: Callable, 
     return jax.tree.unflatten(jax.tree.structure(params), done)
 
 
-def _quantise_and_reshard(
-    abstract: Params, source: Params, between: Params, join: Callable, params: Params
-) -> tuple[Params, jax.Array]:
-    """`_reshard` with the kernels in int8 that ``abstract`` has so, and `faulty_channels` of the result."""
-    copy = _reshard(abstract, source, between, lambda trained: quantised(abstract, join(trained)), params)
-    return copy, faulty_channels(copy)
-
-
-class NonFiniteWeights(RuntimeError):
-    """Weights that are NaN or infinite, of which there is no copy in int8."""
+def _in_int8(abstract: Params, join: Callable, params: Params) -> Params:
+    """The joined ``params``, with the kernels in int8 that ``abstract`` has so."""
+    return quantised(abstract, join(params))
 
 
 class RolloutWeights:
@@ -165,47 +156,27 @@ class RolloutWeights:
         self.abstract, self.shardings, self._base = _converted(abstract, dtype), elsewhere or target, base
         arrays = zip(*map(jax.tree.leaves, (abstract, self.abstract, source, target)), strict=True)
         differ = any(old != new or not s.is_equivalent_to(t, old.ndim) for old, new, s, t in arrays)
-        self._quantises = any(leaf.dtype == jnp.int8 for leaf in jax.tree.leaves(abstract))
-        self.copies = merges or differ or self._quantises or elsewhere is not None
+        quantises = any(leaf.dtype == jnp.int8 for leaf in jax.tree.leaves(abstract))
+        self.copies = merges or differ or quantises or elsewhere is not None
         self._moves = elsewhere is not None
         join = partial(merged, base.scale) if base is not None and merges else joined
-        function, result = _reshard, target
-        if self._quantises:
-            function, result = _quantise_and_reshard, (target, replicated(jax.tree.leaves(target)[0].mesh))
+        if quantises:
+            join = partial(_in_int8, self.abstract, join)
         between = _half_way(abstract, source, target)
-        self.reshard = Program(partial(function, self.abstract, source, between, join), out_shardings=result)
+        self.reshard = Program(partial(_reshard, self.abstract, source, between, join), out_shardings=target)
         self._made_from: jax.Array | None = None
         self._copy: Params | None = None
 
     def of(self, params: Params) -> Params:
-        """The finished copy of ``params``, made now unless the last copy was of the same arrays.
-
-        Raises:
-          NonFiniteWeights: a kernel to be stored in int8 has a number that is NaN or infinite.
-        """
+        """The finished copy of ``params``, made now unless the last copy was of the same arrays."""
         trained = params if self._base is None else self._base.below(params)
         if not self.copies:
             return joined(trained)
         first = jax.tree.leaves(params)[0]
         if self._made_from is not first:
             self.release()
-            self._copy, self._made_from = self._made(trained), first
+            self._copy, self._made_from = self._moved(jax.block_until_ready(self.reshard(trained))), first
         return self._copy
-
-    def _made(self, trained: Params) -> Params:
-        made = jax.block_until_ready(self.reshard(trained))
-        if not self._quantises:
-            return self._moved(made)
-        copy, faults = made
-        counts = np.asarray(faults)
-        if counts.any():
-            name = kernel_names(copy)[int(counts.argmax())]
-            raise NonFiniteWeights(
-                f"{counts.sum()} output channels of {np.count_nonzero(counts)} kernels have weights that are NaN or "
-                f"infinite, most of them in {name}; expected finite weights, of which rollout.param_dtype=int8 makes "
-                "whole numbers: start from other weights, or from an earlier checkpoint"
-            )
-        return self._moved(copy)
 
     def _moved(self, copy: Params) -> Params:
         return jax.block_until_ready(jax.device_put(copy, self.shardings)) if self._moves else copy

@@ -157,8 +157,8 @@ class TestFR3EAdvantages:
         expected = grpo_advantages(self.rewards, np.ones((3, 4)), unbiased_std=True)
         np.testing.assert_allclose(scaled, np.asarray(expected) * np.asarray(alphas)[:, None], rtol=1e-6)
         _, _, sharp = fr3e_advantages(self.rewards, **call, modulation="sharpen")
-        _, _, sharp_with_initial = fr3e_advantages(self.rewards, **call, modulation="sharpen", initial="authors")
-        assert (np.abs(np.log(sharp_with_initial)) < np.abs(np.log(sharp))).all()  # δ_0 joins the sum
+        _, _, fresh = fr3e_advantages(self.rewards, **call, modulation="sharpen", fresh=True)
+        assert (np.abs(np.log(fresh)) < np.abs(np.log(sharp))).all()  # δ_0 joins the sum
 
 
 class TestBlockCredit:

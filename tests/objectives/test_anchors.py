@@ -11,7 +11,6 @@ import pytest
 
 from fr3e_jax.objectives.anchors import (
     AnchorRules,
-    anchor_scores,
     block_index,
     boundary_anchors,
     select_anchors,
@@ -70,37 +69,6 @@ class TestSelectAnchors:
         for row, length in enumerate(lengths):
             found = chosen(jax.tree.map(lambda x, row=row: x[row], batch))
             assert found == greedy_by_hand(scores[row], length, 3, min_spacing, exclude_first, exclude_last)
-
-
-class TestAnchorScores:
-    arrays = {
-        "entropies": np.array([0.1, 2.0, 0.3]),
-        "logprobs": np.array([-0.1, -0.2, -5.0]),
-        "magnitudes": np.array([0.9, 0.1, 0.2]),
-        "uniforms": np.array([0.4, 0.6, 0.5]),
-    }
-
-    @pytest.mark.parametrize(
-        ("selection", "expected"),
-        [
-            ("entropy", [0.1, 2.0, 0.3]),
-            ("logprob", [0.1, 0.2, 5.0]),
-            ("gradient", [0.9, 0.1, 0.2]),
-            ("random", [0.4, 0.6, 0.5]),
-        ],
-    )
-    def test_each_selection_reads_its_own_array(self, selection, expected):
-        np.testing.assert_allclose(anchor_scores(selection, length=3, **self.arrays), expected, rtol=1e-6)
-
-    def test_nothing_beyond_the_length(self):
-        scores = anchor_scores("logprob", length=2, logprobs=np.array([-0.5, -0.25, np.nan]))
-        np.testing.assert_array_equal(scores, [0.5, 0.25, -np.inf])
-
-    def test_messages_name_what_is_missing(self):
-        with pytest.raises(ValueError, match="'logprob' needs logprobs=, got None"):
-            anchor_scores("logprob", length=3, entropies=np.zeros(3))
-        with pytest.raises(ValueError, match="'entropie'; expected one of entropy, logprob, gradient, random"):
-            anchor_scores("entropie", length=3)
 
 
 class TestUniformAnchors:

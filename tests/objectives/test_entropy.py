@@ -10,7 +10,6 @@ import pytest
 from fr3e_jax.objectives.entropy import (
     branching_factor,
     log_perplexity,
-    normalised_entropy,
     token_entropy,
     token_logprobs,
     update_magnitude,
@@ -57,12 +56,6 @@ class TestTokenEntropy:
         entropy = token_entropy(logits)
         assert entropy.dtype == jnp.float32
         np.testing.assert_array_equal(entropy, token_entropy(logits.astype(jnp.float32)))
-
-
-def test_normalised_entropy_runs_from_zero_to_one_for_any_vocabulary():
-    np.testing.assert_allclose(normalised_entropy(np.zeros((2, 11))), [1.0, 1.0], rtol=1e-6)
-    assert normalised_entropy(np.array([0.0, -INF])) == 0.0
-    assert normalised_entropy(np.zeros(1)) == 0.0
 
 
 class TestBranchingFactor:

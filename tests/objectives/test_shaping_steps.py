@@ -147,19 +147,17 @@ def test_steps_are_applied_in_the_order_of_the_list(tokens):
     assert not np.array_equal(third.penalised, fourth.penalised), "covariances of different advantages"
 
 
-def test_entropies_may_be_normalised_by_the_vocabulary(tokens):
-    plain, _ = STEPS["sequence_weighting"](tokens, alpha=2.0, normalised_entropy=False)
-    normal, _ = STEPS["sequence_weighting"](tokens, alpha=2.0 * float(tokens.log_vocabulary))
-    np.testing.assert_allclose(plain.weights, normal.weights, rtol=1e-5)
+def test_sequences_are_weighted_by_entropies_of_which_1_is_the_most(tokens):
+    weighted, _ = STEPS["sequence_weighting"](tokens, alpha=2.0)
     expected = entropy_guided_weights(
         tokens.advantages,
-        tokens.entropies,
+        tokens.entropies / tokens.log_vocabulary,
         tokens.counted,
         alpha=2.0,
         temperature=1.0,
         level="step",
     )
-    np.testing.assert_allclose(plain.weights, expected, rtol=1e-6)
+    np.testing.assert_allclose(weighted.weights, expected, rtol=1e-6)
     _, metrics = STEPS["sequence_weighting"](tokens, alpha=2.0, level="trajectory")
     assert metrics["scale"] != 1 and np.isfinite(metrics["scale"])
 

@@ -46,7 +46,6 @@ LOGITS[..., 0] = 0.5
 
 # name -> (arguments with a batch axis, static keywords)
 CALLS = {
-    "anchor_scores": ((floats(T), LENGTHS), dict(selection="entropy", names=("entropies", "length"))),
     "block_credit": ((floats(J), floats(), floats(), bits(J)), {}),
     "block_index": ((ANCHORS, bits(J), LENGTHS), dict(T=T)),
     "bounded_log_ratio": ((floats(T), floats(T)), {}),
@@ -68,7 +67,6 @@ CALLS = {
     "graded_values": ((floats(J),), dict(reward_range="minus_one_one")),
     "group_advantages": ((floats(M), bits(M)), dict(estimator="rloo")),
     "grpo_advantages": ((floats(M), bits(M)), {}),
-    "initial_modulation": ((floats(),), dict(variant="authors")),
     "kl_cov_losses": ((floats(T), floats(T), floats(T), bits(T), bits(T)), dict(coefficient=1.0)),
     "kl_cov_tokens": ((floats(T), bits(T)), dict(share=0.3)),
     "kl_k1": ((floats(T), floats(T)), {}),
@@ -82,7 +80,6 @@ CALLS = {
     "matching_tokens": ((floats(T), floats(T), bits(T)), dict(low=0.5, high=2.0)),
     "maxrl_advantages": ((floats(M), bits(M)), {}),
     "mean_advantages": ((floats(M), bits(M)), {}),
-    "normalised_entropy": ((LOGITS,), {}),
     "pass_at_k_advantages": ((bits(M), bits(M)), dict(k=2)),
     "perplexity_shaped_advantages": ((floats(M, T), floats(M)), dict(alpha=0.01, variant="paper")),
     "perplexity_weights": ((floats(M), bits(M)), dict(variant="released")),
@@ -90,7 +87,6 @@ CALLS = {
         (floats(T), bits(T)),
         dict(gamma=0.1, direction=1.0, steepness=15.0, centre=0.5, variant="paper"),
     ),
-    "initial_difference": ((floats(),), dict(variant="authors")),
     "ranged_rewards": ((floats(M),), dict(reward_range="minus_one_one")),
     "rloo_advantages": ((floats(M), bits(M)), {}),
     "sample_reinforcement": ((floats(T), bits(T)), dict(positive=0.1, negative=1.0)),
@@ -104,21 +100,17 @@ CALLS = {
     "token_covariances": ((floats(T), floats(T), bits(T)), {}),
     "token_entropy": ((LOGITS,), {}),
     "token_logprobs": ((LOGITS, TOKEN_IDS), {}),
-    "trajectory_modulation": ((floats(J), floats(), bits(J)), dict(variant="exp")),
+    "trajectory_modulation": ((floats(J), floats(), bits(J)), dict(variant="sharpen")),
     "tree_advantages": ((floats(J, M), bits(J, M), floats(), floats()), {}),
     "truncated_importance_weight": ((floats(T), floats(T)), dict(cap=2.0)),
     "uniform_anchors": ((LENGTHS,), dict(rules=AnchorRules(J), T=T)),
     "update_magnitude": ((LOGITS, TOKEN_IDS, floats(T)), {}),
     "value_differences": ((floats(J), floats(), bits(J)), {}),
-    "value_modulation": ((floats(J), floats(), bits(J)), dict(variant="sharpen")),
 }
 
 
 def bound(name):
-    static = dict(CALLS[name][1])
-    names, function = static.pop("names", None), FUNCTIONS[name]
-    if names:
-        return lambda *arrays: function(**static, **dict(zip(names, arrays, strict=True)))
+    static, function = CALLS[name][1], FUNCTIONS[name]
     return lambda *arrays: function(*arrays, **static)
 
 

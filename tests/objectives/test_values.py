@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from fr3e_jax.objectives.values import (
-    initial_modulation,
     sharpened,
     state_values,
     trajectory_modulation,
     value_differences,
-    value_modulation,
 )
 
 VALUES = np.array([0.5, 0.75, 0.25])
 VALID = np.ones(3, bool)
+
+
+def state_factors(*arguments, variant):
+    return trajectory_modulation(*arguments, variant=variant)[1:]
 
 
 def test_value_is_the_mean_reward_of_the_rollouts_that_exist():
@@ -28,7 +30,7 @@ def test_value_is_the_mean_reward_of_the_rollouts_that_exist():
 
 class TestModulation:
     def test_hand_computed_factors(self):
-        alphas = value_modulation(VALUES, 0.25, VALID, variant="exp")
+        alphas = state_factors(VALUES, 0.25, VALID, variant="exp")
         np.testing.assert_allclose(alphas, np.exp([-0.25, -0.25, 0.5]), rtol=1e-6)
 
     def test_none_is_one(self):
@@ -36,37 +38,35 @@ class TestModulation:
 
     def test_sharpened_differences_by_hand(self):
         np.testing.assert_allclose(sharpened(np.array([0.25, -1.0, 0.0])), [1 / 9, -8 / 9, 0.0], rtol=1e-6)
-        alphas = value_modulation(VALUES, 0.5, VALID, variant="sharpen")
+        alphas = state_factors(VALUES, 0.5, VALID, variant="sharpen")
         differences = np.array([0.0, 0.25, -0.5])
         powers = np.sign(differences) * np.abs(differences) ** 1.5
         np.testing.assert_allclose(alphas, np.exp(-powers / np.abs(powers).sum()), rtol=1e-6)
 
     def test_product_of_factors_telescopes_to_the_total_gain(self):
         """Π_j α_j = exp(V(S_0) − V(S_J))."""
-        alphas = value_modulation(VALUES, 0.125, VALID, variant="exp")
+        alphas = state_factors(VALUES, 0.125, VALID, variant="exp")
         np.testing.assert_allclose(np.prod(alphas), np.exp(0.125 - VALUES[-1]), rtol=1e-6)
 
     @pytest.mark.parametrize("variant", ["none", "exp", "sharpen"])
     def test_flat_values_leave_advantages_alone_with_finite_gradient(self, variant):
         def total(values):
-            return value_modulation(values, 0.5, VALID, variant=variant).sum()
+            return state_factors(values, 0.5, VALID, variant=variant).sum()
 
         value, gradient = jax.value_and_grad(total)(jnp.full(3, 0.5))
         assert value == 3.0
         assert np.isfinite(gradient).all()
 
-    def test_unknown_variants_are_named(self):
+    def test_an_unknown_variant_is_named(self):
         with pytest.raises(ValueError, match="modulation 'squared'; expected none, exp, sharpen"):
-            value_modulation(VALUES, 0.5, VALID, variant="squared")
-        with pytest.raises(ValueError, match="modulation 'two'; expected one, authors"):
-            initial_modulation(0.5, variant="two")
+            state_factors(VALUES, 0.5, VALID, variant="squared")
 
 
 class TestMissingStates:
     @pytest.mark.parametrize("variant", ["exp", "sharpen"])
     def test_predecessor_is_the_previous_valid_state(self, variant):
-        gapped = value_modulation(np.array([0.5, np.nan, 0.25, 9.0]), 0.25, np.array([1, 0, 1, 0]), variant=variant)
-        dense = value_modulation(np.array([0.5, 0.25]), 0.25, np.array([1, 1]), variant=variant)
+        gapped = state_factors(np.array([0.5, np.nan, 0.25, 9.0]), 0.25, np.array([1, 0, 1, 0]), variant=variant)
+        dense = state_factors(np.array([0.5, 0.25]), 0.25, np.array([1, 1]), variant=variant)
         np.testing.assert_array_equal(gapped, [dense[0], 1.0, dense[1], 1.0])
 
     def test_first_valid_state_follows_the_prompt(self):
@@ -74,31 +74,26 @@ class TestMissingStates:
         np.testing.assert_allclose(differences, [0.0, 0.25])
 
     def test_trajectory_without_states(self):
-        np.testing.assert_array_equal(value_modulation(VALUES, 0.5, np.zeros(3), variant="sharpen"), np.ones(3))
+        np.testing.assert_array_equal(state_factors(VALUES, 0.5, np.zeros(3), variant="sharpen"), np.ones(3))
 
 
 class TestInitialState:
-    def test_one_and_the_authors_factor(self):
-        initial = np.array([0.0, 0.25, 1.0])
-        np.testing.assert_array_equal(initial_modulation(initial, variant="one"), np.ones(3))
-        np.testing.assert_allclose(initial_modulation(initial, variant="authors"), np.exp(initial - 1), rtol=1e-6)
-
-    @pytest.mark.parametrize("initial", ["one", "authors"])
-    def test_is_the_first_factor_of_the_trajectory_unless_sharpened(self, initial):
-        alphas = trajectory_modulation(VALUES, 0.25, VALID, variant="exp", initial=initial)
-        np.testing.assert_array_equal(alphas[0], initial_modulation(0.25, variant=initial))
-        np.testing.assert_array_equal(alphas[1:], value_modulation(VALUES, 0.25, VALID, variant="exp"))
+    @pytest.mark.parametrize("fresh", [False, True])
+    def test_has_factor_one_unless_sharpened(self, fresh):
+        alphas = trajectory_modulation(VALUES, 0.25, VALID, variant="exp", fresh=fresh)
+        assert alphas[0] == 1
+        np.testing.assert_array_equal(alphas[1:], state_factors(VALUES, 0.25, VALID, variant="exp"))
 
     def test_matches_the_authors_with_and_without_sharpening(self):
-        """Their advantages of S_0, S_1, S_2, four rollouts each; their δ_0 is 1 − V(S_0)."""
+        """Their advantages of S_0, S_1, S_2, four rollouts each; their δ_0 is 1 − V(S_0), ours without sharpening 0."""
         rewards = np.array([[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]])
         values = state_values(rewards, np.ones_like(rewards))
         centred = rewards - np.asarray(values)[:, None]
         expected = {
-            "exp": [[0.35427490, -0.11809163], [0.38940039, -0.38940039], [0.19470019, -0.58410058]],
+            "exp": [[0.75, -0.25], [0.38940039, -0.38940039], [0.19470019, -0.58410058]],
             "sharpen": [[0.36430794, -0.12143598], [0.43513007, -0.43513007], [0.21756503, -0.65269510]],
         }
         for variant, numbers in expected.items():
-            alphas = trajectory_modulation(values[1:], values[0], np.ones(2), variant=variant, initial="authors")
+            alphas = trajectory_modulation(values[1:], values[0], np.ones(2), variant=variant, fresh=True)
             modulated = centred * np.asarray(alphas)[:, None]
             np.testing.assert_allclose(modulated[:, [0, -1]], numbers, rtol=1e-6)

@@ -10,7 +10,6 @@ import pytest
 
 from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
 from fr3e_jax.policy.families import FAMILIES
-from fr3e_jax.policy.huggingface import stored_shapes
 from fr3e_jax.policy.network import build_network, initial_params
 
 # Numbers of parameters of the released checkpoints, a repeated head not counted: exact where an exact one is published
@@ -58,39 +57,6 @@ def elements(tree) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
-def expected_tensors(a: Architecture, layers: int) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that the families' classes in PyTorch store, written out."""
-    d, q, kv, mlp = a.hidden_size, a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim, a.intermediate_size
-    table = {"model.embed_tokens.weight": (a.vocab_size, d), "model.norm.weight": (d,)}
-    block = {
-        "input_layernorm.weight": (d,),
-        "post_attention_layernorm.weight": (d,),
-        "self_attn.q_proj.weight": (q, d),
-        "self_attn.k_proj.weight": (kv, d),
-        "self_attn.v_proj.weight": (kv, d),
-        "self_attn.o_proj.weight": (d, q),
-        "mlp.gate_proj.weight": (mlp, d),
-        "mlp.up_proj.weight": (mlp, d),
-        "mlp.down_proj.weight": (d, mlp),
-    }
-    if a.model_type == "qwen2":
-        block |= {"self_attn.q_proj.bias": (q,), "self_attn.k_proj.bias": (kv,), "self_attn.v_proj.bias": (kv,)}
-    elif a.model_type in ("qwen3", "qwen3_moe", "gemma3_text"):
-        block |= {"self_attn.q_norm.weight": (a.head_dim,), "self_attn.k_norm.weight": (a.head_dim,)}
-    if a.model_type.startswith("gemma"):
-        block |= {"pre_feedforward_layernorm.weight": (d,), "post_feedforward_layernorm.weight": (d,)}
-    if a.model_type == "qwen3_moe":
-        block = {name: shape for name, shape in block.items() if not name.startswith("mlp.")}
-        block["mlp.gate.weight"] = (128, d)
-        for expert in range(128):
-            block[f"mlp.experts.{expert}.gate_proj.weight"] = (a.expert_size, d)
-            block[f"mlp.experts.{expert}.up_proj.weight"] = (a.expert_size, d)
-            block[f"mlp.experts.{expert}.down_proj.weight"] = (d, a.expert_size)
-    for layer in range(layers):
-        table |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
-    return table if a.tie_word_embeddings else table | {"lm_head.weight": (a.vocab_size, d)}
-
-
 def test_every_published_size_has_an_expected_count():
     assert PUBLISHED.keys() == PUBLISHED_PARAMETERS.keys()
 
@@ -103,12 +69,6 @@ def test_published_size_has_its_known_number_of_parameters(name):
     whole = count[0] + (count[1] - count[0]) * (architecture.num_layers - 1)
     assert whole == architecture.num_parameters
     assert known == (whole if isinstance(known, int) else f"{whole / 1e9:.3f}")
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_size_has_the_tensors_of_the_released_files(name):
-    architecture = dataclasses.replace(PUBLISHED[name], num_layers=2)
-    assert stored_shapes(architecture, build_network(architecture)[1]) == expected_tensors(architecture, layers=2)
 
 
 @pytest.mark.parametrize("tied", [True, False])

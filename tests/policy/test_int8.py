@@ -16,8 +16,6 @@ from fr3e_jax.policy.architecture import UnsupportedModel
 from fr3e_jax.policy.int8 import (
     SCALE,
     channel_elements,
-    faulty_channels,
-    kernel_names,
     quantise,
     quantised,
     with_scales,
@@ -112,19 +110,14 @@ def test_the_network_in_int8_is_the_network_of_its_rounded_kernels(family, tiny_
     assert len(kept) == len(network.params) - 1 and all(same(narrow.params[k], network.params[k]) for k in kept)
 
 
-def test_scales_have_the_logical_axis_of_their_columns_and_names_are_those_of_the_kernels(tiny):
+def test_scales_have_the_logical_axis_of_their_columns(tiny):
     narrow = in_int8(tiny)
     layer = narrow.axes["layers"][0]
     assert layer["attention"]["key"][SCALE] == ("kv_heads",) and layer["down"][SCALE] == ("embed",)
     assert layer["gate"]["kernel"] == ("embed", "mlp")
     kernels = [leaf for leaf in jax.tree.leaves(narrow.abstract) if leaf.dtype == jnp.int8]
-    names = kernel_names(narrow.abstract)
-    assert len(kernels) == len(names) == 7 * 2 and names[0] == "layers/0/attention/key/kernel"
+    assert len(kernels) == 7 * 2
     assert channel_elements(narrow.abstract) == (sum(k.size for k in kernels), sum(k.shape[1] for k in kernels))
-    broken = jax.tree.map(np.array, narrow.params)
-    broken["layers"][1]["up"][SCALE][3:5] = np.nan
-    counts = dict(zip(names, faulty_channels(broken).tolist(), strict=True))
-    assert counts.pop("layers/1/up/kernel") == 2 and not any(counts.values())
 
 
 def test_a_layer_with_other_matrices_is_refused_by_name(tiny):

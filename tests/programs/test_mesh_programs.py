@@ -80,15 +80,13 @@ def compile_all(network, mesh, slots):
     like = cache_shape(abstract_outputs(prefill))
     state = abstract_outputs(decoder._empty.lower(like, DecoderSizes(slots, LANES, POSITIONS, POSITIONS, 6, 1, True)))
     train, batch = train_programs(network, mesh, optimizer=adamw(), chunk=32), training_batch(mesh, slots)
-    moments = train.abstract_arrays()["optimizer"]
+    moments, gradients = train.abstract_arrays()["optimizer"], train.zero_gradients.results(params)
     lowered = dict(
         prefill=prefill,
         decode=decoder._chunk.lower(params, state, scalar(np.int32), steps=16, filtered=False),
         score=train._score.lower(params, batch.rows, scalar(np.float32)),
-        accumulate=train._accumulate.lower(
-            params, train.abstract_gradients(), batch, scalar(np.float32), scalar(np.float32)
-        ),
-        apply=train._apply.lower(params, moments, train.abstract_gradients()),
+        accumulate=train._accumulate.lower(params, gradients, batch, scalar(np.float32), scalar(np.float32)),
+        apply=train._apply.lower(params, moments, gradients),
     )
     return {name: Compiled(program) for name, program in lowered.items()}
 
