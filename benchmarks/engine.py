@@ -150,7 +150,6 @@ class Runner:
         t = self.spec["train"]
         optimizer = make_optimizer(
             learning_rate=t["lr"],
-            schedule="constant",
             warmup_updates=0,
             decay_updates=0,
             beta1=0.9,

@@ -111,7 +111,7 @@ def repeated(config: Config, run_dir: Path | None, count: int, first_step: int =
     with session.grader:
         for state.step in range(first_step, first_step + count):
             batch, before = Batch([]), state.ledger.sampled_tokens
-            stages = StepStages(state.step, Console("none"), state.ledger, session.processes)
+            stages = StepStages(Console("none"), state.ledger)
             run_round(session, state, weights, stages, batch)
             vectors.append(gradient_of(session.learning, learner, state.step, batch.trunks))
             tokens.append(state.ledger.sampled_tokens - before)

@@ -48,7 +48,6 @@ from fr3e_jax.learning.mini_batches import MiniBatch, counted_here, fill, read_s
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.row_planner import plan_rows
 from fr3e_jax.learning.scoring import gap_metrics
-from fr3e_jax.loop.agreement import of_batch
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.step_report import batch_metrics, entropies_of, moments, rollout_metrics
 from fr3e_jax.problem import Problem
@@ -192,8 +191,15 @@ def main() -> None:
 
 def compared(batch: list[TrainingTrunk], rollouts: list[Rollout], processes: Processes) -> list[dict[str, str]]:
     """What `Processes.exchange` computes of a step's verdicts and of its full batch."""
-    decisions = {"sampled_tokens": [own.token_ids for own in rollouts], **of_batch(batch)}
-    return [processes._digests(decision) for decision in decisions.values()]
+    branches = [branch for trunk in batch for branch in trunk.branches]
+    decisions = [
+        [own.token_ids for own in rollouts],
+        [trunk.token_ids for trunk in batch],
+        np.array([branch.fork for branch in branches]),
+        [branch.token_ids for branch in branches],
+        [branch.advantages for branch in branches],
+    ]
+    return [processes._digests(decision) for decision in decisions]
 
 
 def update(batch: list[TrainingTrunk], processes: int, shards: int) -> None:

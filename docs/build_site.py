@@ -34,7 +34,6 @@ REFERENCE = {
         "rewards.plain",
         "tools.tool",
         "tools.environment",
-        "tools.openenv",
     ],
     "Objectives": ["objectives", "objectives.*"],
     "Settings": [
@@ -50,7 +49,7 @@ REFERENCE = {
         "runs.run_directory",
         "runs.metrics",
         "runs.declared_metrics",
-        "runs.metric_table",
+        "runs.metric_meanings",
         "runs.rollout_store",
         "runs.ledger",
     ],

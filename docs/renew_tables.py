@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 
 from fr3e_jax.methods import read_methods
-from fr3e_jax.runs.metric_table import GROUPS
+from fr3e_jax.runs.metric_meanings import GROUPS
 
 METHODS = "| method | paper, equation | function | recipe | test | deviation |\n|---|---|---|---|---|---|"
 METRICS = "| metric | unit | meaning | good | when |\n|---|---|---|---|---|"

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from fr3e_jax.answers import __all__ as DOOR
+
 PACKAGE = "fr3e_jax"
 ROOT = Path(__file__).resolve().parents[1]
 DEVICE_LIBRARIES = {"jax", "jaxlib", "flax", "optax", "orbax"}
@@ -136,6 +138,8 @@ def violations(source: str, path: str) -> list[str]:
         if target in LAYERS and target != folder and target not in layer.may_import:
             allowed = ", ".join(sorted(layer.may_import)) or "no other layer"
             wrong.append(f"{path}:{line}: {folder} imports {name}; it may import {allowed}")
+        if target == "answers" and folder != "answers" and not {*name.split(".")[2:3]} <= {*DOOR}:
+            wrong.append(f"{path}:{line}: {name} is behind the door of {PACKAGE}.answers; import what its __all__ has")
         if within(name, COMPILERS) and not layer.compiles:
             wrong.append(f"{path}:{line}: {name} outside programs/, the only place of compiled programs")
         if within(name, layer.must_not_name):
@@ -189,6 +193,7 @@ def test_verifier_processes_load_no_jax():
     """The test really imports them, in a fresh process: imports that the source does not show count too."""
     files = (ROOT / PACKAGE / "rewards").rglob("*.py")
     modules = sorted({".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for p in files})
+    modules.append("fr3e_jax.data.order_task")  # and what defines a task
     program = "import sys, importlib\nfor m in sys.argv[1:]: importlib.import_module(m)\nsys.exit('jax' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, f"importing {', '.join(modules)} loads jax or fails: {run.stderr}"
@@ -204,6 +209,7 @@ def test_a_training_run_starts_without_libraries_that_only_some_runs_need():
     names = {re.split(r"[\[<>=~ ]", each)[0] for members in extras.values() for each in members} - {"jax"}
     slow |= {name.replace("-", "_").removesuffix("_skinny") for name in names}
     own = ("serving", "tools.verifiers_environment", "tools.gymnasium_environment", "verbs.evaluation_files")
+    own += ("rewards.judge", "rewards.judge_endpoint", "rewards.judge_texts")
     assert {"starlette", "wandb", "mlflow", "datasets"} <= slow
     program = """if True:
         import sys, fr3e_jax.loop.train
@@ -238,6 +244,7 @@ def test_a_training_run_starts_without_libraries_that_only_some_runs_need():
         ("rewards/x.py", "import jax.numpy as jnp", "rewards must not touch jax.numpy"),
         ("rewards/x.py", "from fr3e_jax.loop import train", "rewards imports fr3e_jax.loop.train"),
         ("rewards/x.py", "if TYPE_CHECKING:\n    import fr3e_jax.data.task", "rewards imports fr3e_jax.data.task"),
+        ("rewards/x.py", "def f():\n    import fr3e_jax.answers.equality as c", "fr3e_jax.answers.equality is behind"),
         ("loop/x.py", "from jax import jit", "jax.jit outside programs/"),
         ("loop/x.py", "from fr3e_jax.cli import main", "loop imports fr3e_jax.cli.main"),
         ("__init__.py", "import jax", "the package root must not touch jax"),

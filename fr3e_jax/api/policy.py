@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from fr3e_jax.api.notebook_display import answer_html, answers_html, counted, tokens_html, tree_html
 from fr3e_jax.cluster.processes import own_processes
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
@@ -29,10 +27,6 @@ from fr3e_jax.shipped_files import existing
 from fr3e_jax.stores.copies import fetched_folder
 from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.stores.reading import holds_run, run_folder
-from fr3e_jax.studies.reports.token_pieces import pieces_of
-
-if TYPE_CHECKING:
-    from fr3e_jax.data.tokenizer import TextCodec
 
 CHECKPOINTS = "checkpoints"  # folder of a run
 Messages = Sequence[Mapping[str, Any]]
@@ -66,39 +60,17 @@ class Completion:
     _magnitudes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
     _prompt_ids: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32), repr=False)
     _trunk: CachedTrunk | None = field(default=None, repr=False)
-    _codec: TextCodec | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     def __repr__(self) -> str:
-        return f"Completion({self.prompt!r}: {self.text!r}, {self._account()})"
-
-    def _repr_html_(self) -> str:
-        """The answer as a notebook shows it: its tokens on grounds that are the darker, the higher the entropy."""
-        return answers_html([(self.prompt, [self._answer_html()])])
-
-    def _account(self) -> str:
+        branched = f", branched at token {self.fork}" if self.fork else ""
         ending = "" if self.finished else ", cut at max_tokens"
-        return counted(len(self), "token") + (f", branched at token {self.fork}" if self.fork else "") + ending
-
-    def _answer_html(self) -> str:
-        by_id = pieces_of(self._codec, self.token_ids.tolist()) if self._codec else {}
-        pieces = [by_id.get(token, f"⟨{token}⟩") for token in self.token_ids.tolist()]
-        return answer_html(
-            self._account(), tokens_html(pieces, self.logprobs.tolist(), self.entropies.tolist(), self.fork)
-        )
+        return f"Completion({self.prompt!r}: {self.text!r}, {_counted(len(self), 'token')}{branched}{ending})"
 
     def _rollout(self) -> Rollout:
         return Rollout(self.token_ids, self.logprobs, self.entropies, self._magnitudes, self.finished)
-
-
-class Completions(list[Completion]):
-    """A list of answers; a notebook shows them under their questions."""
-
-    def _repr_html_(self) -> str:
-        by_question = groupby(self, key=lambda answer: answer.prompt)
-        return answers_html((question, [answer._answer_html() for answer in group]) for question, group in by_question)
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,35 +96,8 @@ class State:
         return len(self.completions)
 
     def __repr__(self) -> str:
-        return f"State({self._account()}, {counted(len(self), 'completion')})"
-
-    def _account(self) -> str:
-        return f"token {self.fork} {self.token!r}, entropy {self.entropy:.3g} nats"
-
-    def _repr_html_(self) -> str:
-        """The state as a notebook shows it: the answers that begin with its tokens, which are pale."""
-        return answers_html([(self._account(), [answer._answer_html() for answer in self])])
-
-
-class States(list[State]):
-    """The states of an answer in the order of their places; a notebook shows them as a tree.
-
-    Attributes:
-      base: the answer.
-    """
-
-    def __init__(self, base: Completion, states: Sequence[State]) -> None:
-        super().__init__(states)
-        self.base = base
-
-    def _repr_html_(self) -> str:
-        return tree_html(
-            self.base._repr_html_(),
-            (
-                (state.fork / len(self.base), state._account(), [answer._answer_html() for answer in state])
-                for state in self
-            ),
-        )
+        held = f"token {self.fork} {self.token!r}, entropy {self.entropy:.3g} nats"
+        return f"State({held}, {_counted(len(self), 'completion')})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,7 +110,7 @@ class ScoredResponse:
 
     def __repr__(self) -> str:
         total, mean = self.logprobs.sum(), self.entropies.mean()
-        tokens = counted(len(self.token_ids), "token")
+        tokens = _counted(len(self.token_ids), "token")
         return f"ScoredResponse({tokens}, log-prob {total:.3g}, mean entropy {mean:.3g} nats)"
 
 
@@ -208,7 +153,7 @@ class Policy:
         max_tokens: int | None = None,
         seed: int | None = None,
         keep_caches: bool = True,
-    ) -> Completions:
+    ) -> list[Completion]:
         """Sample ``n`` answers to each prompt; a flat list, prompt by prompt.
 
         Args:
@@ -241,11 +186,11 @@ class Policy:
             for i, prompt in enumerate(ids)
         ]
         rollouts, trunks = self._run(requests, keep_caches)
-        return Completions(
+        return [
             self._completion(prompts[i], ids[i], rollout, 0, trunks.get((i, m)))
             for i, row in enumerate(rollouts)
             for m, rollout in enumerate(row)
-        )
+        ]
 
     def branch(
         self,
@@ -260,7 +205,7 @@ class Policy:
         max_tokens: int | None = None,
         seed: int | None = None,
         keep_caches: bool = True,
-    ) -> States:
+    ) -> list[State]:
         """Return to states of an answer and continue ``n`` times from each, out of the answer's cached prefix.
 
         Args:
@@ -286,7 +231,7 @@ class Policy:
             raise ConfigError(f"token {late[0]} is beyond max_tokens={cap}; raise it, or return to earlier tokens")
         self._check_room(start + cap)
         if not places:
-            return States(completion, [])
+            return []
         if completion._trunk is None or completion._trunk.batch is None:
             token_ids = np.concatenate([ids, completion.token_ids]).astype(np.int32)
             completion._trunk = self.sampler.engine.prefill(self.weights, [token_ids])[0]
@@ -303,7 +248,7 @@ class Policy:
             answers = [self._completion(completion.prompt, ids, answer, fork, trunk) for answer, trunk in whole_answers]
             token = self.texts.codec.decode([int(completion.token_ids[fork])], special_tokens=True)
             states.append(State(fork, token, float(completion.entropies[fork]), answers))
-        return States(completion, states)
+        return states
 
     def score(self, prompts: Prompts, responses: str | Sequence[str]) -> list[ScoredResponse]:
         """Log-probs (temperature 1) and entropies of given answers; a stop token ends each of them.
@@ -370,7 +315,6 @@ class Policy:
             _magnitudes=rollout.magnitudes.copy(),
             _prompt_ids=prompt_ids,
             _trunk=trunk,
-            _codec=self.texts.codec,
         )
 
     def _places(self, completion: Completion, at: Any, anchors: int, call: int) -> list[int]:
@@ -429,6 +373,11 @@ class Policy:
         if not 0 <= seed < 2**31:
             raise ConfigError(f"seed is {seed}; expected a whole number from 0 to {2**31 - 1}")
         return seed
+
+
+def _counted(count: int, noun: str) -> str:
+    """``1 token``, ``2 tokens``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _is_single(prompts: Any) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fr3e_jax.api.notebook_display import counted, curve, run_html
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import best_metric
@@ -22,7 +21,6 @@ from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.declared_metrics import is_score
 from fr3e_jax.runs.metrics import read_metrics, recorded_scores
 from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.studies.reports.run_page import NAME as REPORT
 from fr3e_jax.studies.reports.run_page import PageAtTheEnd
 
 if TYPE_CHECKING:
@@ -53,37 +51,18 @@ class TrainingResult:
 
     def __repr__(self) -> str:
         """The result in five lines."""
-        head, *rest = self._lines()
-        return "\n".join([head[1], *(f"{name:<9} {value}" for name, value in rest)])
-
-    def _repr_html_(self) -> str:
-        """The result as a notebook shows it: its lines, and the curves of reward, entropy and held-out scores."""
-        report = self.run_dir / REPORT
-        reward = [name for name in ("reward/mean", "returns/reward") if any(name in record for record in self.history)]
-        scores = [name for name in (self.evaluations or [{}])[-1] if is_score(name)]
-        return run_html(
-            [*self._lines(), *([("report", str(report))] if report.exists() else [])],
-            {
-                "reward": {name: curve(self.history, name) for name in reward},
-                "held-out": {name: curve(self.evaluations, name) for name in scores},
-                "entropy (nats a token)": {"entropy/mean": curve(self.history, "entropy/mean")},
-            },
-        )
-
-    def _lines(self) -> list[tuple[str, str]]:
-        steps, rewards = (
-            len(self.history),
-            [record["reward/mean"] for record in self.history if "reward/mean" in record],
-        )
+        steps = len(self.history)
+        rewards = [record["reward/mean"] for record in self.history if "reward/mean" in record]
         first, last = (self.evaluations[0], self.evaluations[-1]) if self.evaluations else ({}, {})
         shares = [f"{name} {first[name]:.1%} -> {last[name]:.1%}" for name in last if is_score(name) and name in first]
-        return [
-            ("state", f"{self.state} after {counted(steps, 'step')}"),
-            ("reward", f"{rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else "of no step"),
-            ("held-out", ", ".join(shares) or "not evaluated"),
-            ("best", str(self.best_checkpoint or "no checkpoint has a score")),
-            ("run", str(self.run_dir)),
-        ]
+        lines = {
+            "reward": f"{rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else "of no step",
+            "held-out": ", ".join(shares) or "not evaluated",
+            "best": self.best_checkpoint or "no checkpoint has a score",
+            "run": self.run_dir,
+        }
+        ending = f"{self.state} after {steps} step{'s' * (steps != 1)}"
+        return "\n".join([ending, *(f"{name:<9} {value}" for name, value in lines.items())])
 
     def policy(self) -> Policy:
         """The policy after the last step."""

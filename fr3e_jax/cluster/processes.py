@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -117,23 +115,6 @@ class Processes:
 
         hosts = jax.tree.map(fetched, arrays)
         return hosts if self.first else None
-
-    def all_see(self, folder: Path) -> bool:
-        """True if all processes see one ``folder``: its path may name another one on each machine. It is created."""
-        if self.count == 1:
-            return True
-
-        def mark() -> str:
-            folder.mkdir(parents=True, exist_ok=True)
-            made = folder / f".seen-{uuid.uuid4().hex}"
-            made.touch()
-            return made.name
-
-        name = self.on_first(mark)
-        seen = all(self.gather((folder / name).exists()))
-        if self.first:
-            (folder / name).unlink()
-        return seen
 
     def on_first(self, function: Callable[[], Result]) -> Result:
         """Result of ``function()`` on process 0, as JSON content; its ``ConfigError`` is raised on all processes."""

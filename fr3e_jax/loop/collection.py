@@ -6,17 +6,17 @@ A round of fresh prompts is First Return and then Explore; a round of kept bases
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from fr3e_jax.cluster.processes import Processes
+import numpy as np
+
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.data.stream import Prompt
 from fr3e_jax.learning.dispatch import Dispatched
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.update import dispatch_update
-from fr3e_jax.loop import agreement, step_report
+from fr3e_jax.loop import step_report
 from fr3e_jax.loop.expansion import Credited, PromptGroup, mean_reward
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
@@ -35,12 +35,10 @@ class NoSignal(RuntimeError):
 
 @dataclass(frozen=True)
 class StepStages:
-    """The stages of a step: shown, timed, and compared between processes."""
+    """The stages of a step: shown and timed."""
 
-    step: int
     display: Console
     ledger: TokenLedger
-    processes: Processes
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -48,11 +46,6 @@ class StepStages:
         self.display.stage(name)
         with self.ledger.stage(name.replace(" ", "_")):
             yield
-
-    def agree(self, point: str, describe: Callable[[Any], dict[str, Any]], decision: Any) -> None:
-        """Stop the run unless all processes have the same ``describe(decision)`` at this point."""
-        if self.processes.count > 1:
-            self.processes.agree(f"step {self.step}, {point}", **describe(decision))
 
 
 @dataclass
@@ -125,14 +118,22 @@ def sample_full_batch(
     session: Session, state: TrainingState, display: Console, batch: Batch
 ) -> tuple[list[TrainingTrunk], list[TrainingTrunk]]:
     """Add rounds to ``batch`` until its trunks hold a full batch; return that, and the surplus; raises as `collect`."""
-    training, stages = session.config.training, StepStages(state.step, display, state.ledger, session.processes)
+    training, stages = session.config.training, StepStages(display, state.ledger)
     policy = rollout_weights(session, state)
     while (missing := training.batch_rollouts - count_rollouts(batch.trunks)) > 0:
         run_round(session, state, policy, stages, batch, missing)
         if batch.silent_rounds >= session.config.rollout.max_rounds_without_signal:
             raise NoSignal(no_signal_message(session.config, batch.groups, batch.explored, batch.silent_rounds))
     full, surplus = split_full_batch(batch.trunks, training.batch_rollouts)
-    stages.agree("full batch", agreement.of_batch, full)
+    branches = [branch for trunk in full for branch in trunk.branches]
+    # All decisions up to here follow from the prompts and from the sampled tokens, which `Grading` compares.
+    session.processes.agree(
+        f"step {state.step}, full batch",
+        trunk_ids=[trunk.token_ids for trunk in full],
+        forks=np.array([branch.fork for branch in branches]),
+        branch_ids=[branch.token_ids for branch in branches],
+        branch_advantages=[branch.advantages for branch in branches],
+    )
     return full, surplus
 
 
@@ -243,7 +244,11 @@ def _next_prompts(session: Session, state: TrainingState, stages: StepStages, mi
         prompts += state.prompts.take(count - len(prompts))
     for line in state.prompts.complaints:
         stages.display.note(line)
-    stages.agree("prompts", agreement.of_prompts, prompts)
+    session.processes.agree(
+        f"step {state.step}, prompts",
+        prompts=[[prompt.position, prompt.problem.id] for prompt in prompts],
+        prompt_ids=[prompt.token_ids for prompt in prompts],
+    )
     return prompts, rounds
 
 

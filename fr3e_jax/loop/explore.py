@@ -162,7 +162,6 @@ def assign_advantages(
         estimator=a.state_estimator,
         unbiased_std=a.unbiased_std,
         modulation=a.modulation,
-        initial=a.initial_modulation,
         fresh=explore.initial_state == "fresh",
     )
     values = graded_values(values, a.reward_range)

@@ -44,6 +44,7 @@ from fr3e_jax.rollouts.noise import RETURN, Noise
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.session.texts import Texts
 
+TARGET = 0.5  # success rate at the depth to return to; 0.25 was tried twice, without a gain
 LEAST_SHARE = 0.25  # of prompts without a success: below it plain rollouts do
 SHARE_DECAY = 0.9  # of the running shares, per round of samples
 LEAST_SPACING = 1.0  # tokens
@@ -205,7 +206,7 @@ class KeptBases:
             values = np.array(
                 [graded_mean(are_right(state) == base.right, are_graded(state)) for state in visited.outcomes]
             )
-            if depths[0] == 0 and values[0] >= self.settings.target:
+            if depths[0] == 0 and values[0] >= TARGET:
                 self.bases.remove(base)
                 self.solved += 1
             elif self.settings.depth_rule == "target":
@@ -217,7 +218,7 @@ class KeptBases:
         Halve the spacing of the next visit's depths if these bracket the crossing; otherwise double it.
         """
         length = len(base.token_ids)
-        depth, bracketed = crossing_depth(depths, values, self.settings.target, base.spacing)
+        depth, bracketed = crossing_depth(depths, values, TARGET, base.spacing)
         if bracketed:
             base.spacing = max(LEAST_SPACING, base.spacing / 2)
         else:

@@ -11,7 +11,6 @@ from fr3e_jax.learning.finiteness import NonFiniteUpdate
 from fr3e_jax.loop import step_report
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.state import Progress
-from fr3e_jax.programs.reshard import NonFiniteWeights
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs.ledger import TokenLedger
 
@@ -45,7 +44,7 @@ def compilation_line(ledger: TokenLedger) -> str:
     )
 
 
-NON_FINITE = (NonFiniteUpdate, NonFiniteLogits, NonFiniteWeights)
+NON_FINITE = (NonFiniteUpdate, NonFiniteLogits)
 """Errors that end a run whose numbers are no longer finite."""
 _COLLAPSED = 1e-4  # nats; less than this mean entropy is a policy without choices
 FIGURES = ("loss/policy", "loss/supervised", "gradient_norm/max", "gradient_norm/mean", "entropy/mean", "reward/mean")

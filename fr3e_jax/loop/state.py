@@ -41,7 +41,6 @@ class Progress:
             "before": self.before,
             "evaluated": self.evaluated,
             "ledger": self.ledger.state_dict(),
-            "judge_dollars": opened.session.grader.judge_dollars,
         }
 
     def as_json(self, host: dict[str, Any]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def make_plan(
         assumed=assumed,
         programs=plans,
         advice={name: advise(estimator, name) for name in [plan.name for plan in plans if not plan.fits]},
-        route_bytes=route_bytes(config, architecture),
+        route_bytes=route_bytes(architecture),
         sampler_devices=config.mesh.sampler_devices,
         start=start,
         **(_of_step(estimator, plans, topology, assumed, efficiency) if complete else {}),
@@ -184,7 +184,6 @@ def _of_step(
     )
 
 
-def route_bytes(config: Config, architecture: Architecture) -> int:
+def route_bytes(architecture: Architecture) -> int:
     """Bytes that a rollout's token has for the experts that it passed."""
-    recorded = architecture.routes_per_token if config.model.experts.router_replay else 0
-    return recorded * routes_type(architecture.num_experts).itemsize
+    return architecture.routes_per_token * routes_type(architecture.num_experts).itemsize

@@ -19,7 +19,7 @@ from fr3e_jax.configuration.judge_section import JUDGE, JudgeConfig
 from fr3e_jax.configuration.named_values import named_values
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.grader import Grader, Pending
-from fr3e_jax.rewards.judge_endpoint import Endpoint, dollars
+from fr3e_jax.rewards.judge_endpoint import Endpoint
 from fr3e_jax.rewards.judge_texts import check_columns, filled, prompt_text, response_format, reward_of
 from fr3e_jax.rewards.verifier import NoVerdict
 from fr3e_jax.verdict import FAULTS, Verdict
@@ -33,20 +33,18 @@ class Judge:
     Args:
       settings: the section ``judge`` of a recipe.
       verifier: gives the other share of the reward, or decides whether the judge is asked; None: the judge is alone.
-      processes: that share ``judge.max_dollars``.
 
     Raises:
       ValueError: the prompt, a field of requests or the key is missing or unreadable.
     """
 
-    def __init__(self, settings: JudgeConfig, verifier: Grader | None = None, processes: int = 1):
+    def __init__(self, settings: JudgeConfig, verifier: Grader | None = None):
         self._settings, self._verifier = settings, verifier
         self.template = prompt_text(settings)
         self._fields = _request_fields(settings)
-        self._processes = processes
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._endpoint = Endpoint(settings, _key(settings), settings.max_dollars / processes)
+        self._endpoint = Endpoint(settings, _key(settings))
         self._lock = threading.Lock()
         self._taken: Counter[str] = Counter()  # counts of the endpoint that were handed out
         self._results: dict[str, list[float]] = {JUDGE: []} | ({} if verifier is None else {"verifier": []})
@@ -55,11 +53,11 @@ class Judge:
         pending = None if self._verifier is None else self._verifier.submit(problem, response, finished)
         return self._start(self._verdict(problem, response, pending))
 
-    def take_counts(self) -> dict[str, float]:
-        """Calls, cached answers, retries, tokens and dollars since the last call."""
+    def take_counts(self) -> Counter[str]:
+        """Calls, cached answers, retries and tokens since the last call."""
         total = self._endpoint.counts.copy()
         counts, self._taken = total - self._taken, total
-        return counts | {"dollars": dollars(self._settings, counts)}
+        return counts
 
     def take_sums(self) -> dict[str, tuple[float, int]]:
         """The sum of the rewards of the judge, and of the verifier beside it, since the last call, and their number."""
@@ -68,10 +66,6 @@ class Judge:
             for values in self._results.values():
                 values.clear()
         return taken
-
-    def add_dollars(self, spent: float) -> None:
-        """Count what all processes of the run had spent before; they share it equally."""
-        self._endpoint.spent_before += spent / self._processes
 
     def close(self) -> None:
         """Give up the requests under way, and end the thread. Later requests start another one."""
@@ -163,5 +157,5 @@ def check_by_asking(grader: Grader, judge: Judge, settings: JudgeConfig, problem
             f"judge.model={settings.model} at judge.base_url={settings.base_url} failed on a first call: the judge "
             f"{failure.partition(chr(10))[0]}"
         )
-    judge.take_counts()  # metrics are those of the run; the budget has this call in it
+    judge.take_counts()  # metrics are those of the run
     judge.take_sums()

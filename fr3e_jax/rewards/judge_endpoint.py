@@ -1,4 +1,4 @@
-"""Requests to an OpenAI-compatible endpoint: time-outs, retries, a cache of answers on disk, and what they cost."""
+"""Requests to an OpenAI-compatible endpoint: time-outs, retries, a cache of answers on disk, counts of tokens."""
 
 from __future__ import annotations
 
@@ -23,18 +23,7 @@ if TYPE_CHECKING:
 MOST_TRIES = 6  # of a request, the first one included
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 120.0  # seconds before a retry; each is twice as long as the one before
 TRIED_AGAIN = (408, 409, 425, 429)  # and 5xx
-MILLION = 1e6
 _LONGEST_SHOWN = 300  # characters of an error
-
-
-class BudgetSpent(ValueError):
-    """The judge has cost ``judge.max_dollars``."""
-
-
-def dollars(judge: JudgeConfig, counts: Mapping[str, float]) -> float:
-    """The cost of the tokens in ``counts``."""
-    prompts, answers = judge.prices or (0.0, 0.0)
-    return (counts["prompt_tokens"] * prompts + counts["completion_tokens"] * answers) / MILLION
 
 
 class Endpoint:
@@ -43,20 +32,17 @@ class Endpoint:
     Args:
       judge: its address and limits.
       key: what it knows the caller by; "": nothing is sent.
-      budget: dollars that may be spent; 0: any number.
 
     Attributes:
       counts: calls, answers from the cache, retries and tokens since the start.
-      spent_before: dollars of the budget that were spent before the start.
     """
 
-    def __init__(self, judge: JudgeConfig, key: str = "", budget: float = 0.0):
-        self._judge, self._key, self._budget = judge, key, budget
+    def __init__(self, judge: JudgeConfig, key: str = ""):
+        self._judge, self._key = judge, key
         self._cache = Path(judge.cache).expanduser()
         self._under_way: dict[str, asyncio.Task[str]] = {}
         self._url = judge.base_url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
         self.counts: Counter[str] = Counter()
-        self.spent_before = 0.0
 
     def connect(self) -> None:
         """Begin requests of another event loop."""
@@ -74,7 +60,6 @@ class Endpoint:
 
         Raises:
           NoVerdict: there is none.
-          BudgetSpent: nothing more may be asked.
         """
         content = json.dumps([self._url, body], sort_keys=True).encode()
         key = hashlib.blake2b(content, digest_size=20).hexdigest()
@@ -115,11 +100,6 @@ class Endpoint:
         import httpx
 
         async with self._slots:
-            if self._budget and self.spent_before + dollars(self._judge, self.counts) >= self._budget:
-                raise BudgetSpent(
-                    f"the judge has cost judge.max_dollars={self._judge.max_dollars:g}; raise it and continue with "
-                    "--resume: answers that are paid come from judge.cache"
-                )
             try:
                 async with asyncio.timeout(self._judge.seconds):
                     response = await self._client.post(self._url, content=json.dumps(body))
@@ -157,16 +137,8 @@ class Endpoint:
         return text, usage
 
     def _count(self, usage: Mapping[str, Any]) -> None:
-        tokens = {}
-        for name in ("prompt_tokens", "completion_tokens"):
-            count = usage.get(name)
-            if self._budget and not isinstance(count, int):
-                raise BudgetSpent(
-                    f"the endpoint {self._judge.base_url} does not say its {name}, so judge.max_dollars cannot "
-                    "be kept; set judge.max_dollars=0"
-                )
-            tokens[name] = count if isinstance(count, int) else 0
-        self.counts.update(tokens)
+        names = ("prompt_tokens", "completion_tokens")
+        self.counts.update({name: usage[name] for name in names if isinstance(usage.get(name), int)})
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text

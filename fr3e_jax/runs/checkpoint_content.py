@@ -122,13 +122,12 @@ def verified_content(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
       DamagedCheckpoint: the checksum is wrong, or an entry is missing.
-      OtherFormat: the format is another one, or from before formats had numbers.
+      OtherFormat: the format is another one.
     """
     checksum = content.pop("checksum", None)
-    has_checksum = checksum is not None or "format" in content
-    if has_checksum and checksum != checksum_of_json(content):
+    if checksum != checksum_of_json(content):
         raise _damage(folder, "host", "the checksum of the host state is wrong")
-    version = content.get("format", "none (an earlier version of fr3e_jax saved it)")
+    version = content.get("format")
     if version != FORMAT:
         raise OtherFormat(
             f"the checkpoint of step {folder.name} in {folder.parent} cannot be read: found format {version}, expected "

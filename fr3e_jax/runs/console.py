@@ -183,9 +183,9 @@ class Console:
         if self._first_stage is None and not name.startswith("evaluating"):
             self._first_stage = self._clock(), self._compiled().seconds
 
-    def progress(self, done: int, total: int, share: float) -> None:
-        """Show how many of the responses of this stage have ended; ``share`` of its tokens are sampled."""
-        self._phase.done, self._phase.total, self._phase.share = done, total, share
+    def progress(self, done: int, total: int) -> None:
+        """Show how many of the responses of this stage have ended."""
+        self._phase.done, self._phase.total = done, total
 
     def _watch_phase(self) -> None:
         while not self._ended.wait(WATCH_SECONDS):

@@ -1,7 +1,7 @@
 """The declaration of a metric: name, unit, meaning, good direction, occasion; the check that every name has one.
 
-The table itself is `fr3e_jax.runs.metric_table`. Pages, reports and ``fr3e metrics`` read it, so a metric is described
-once.
+The table itself is `fr3e_jax.runs.metric_meanings`. Pages, reports and ``fr3e metrics`` read it, so a metric is
+described once.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ def check_declared(names: Iterable[str], kind: str) -> None:
     if unknown:
         raise UndeclaredMetric(
             f"found the undeclared {kind} metrics {', '.join(unknown)}; expected names of "
-            "fr3e_jax/runs/metric_table.py: add a row for each"
+            "fr3e_jax/runs/metric_meanings.py: add a row for each"
         )
 
 
 @cache
 def _rows(kind: str) -> tuple[dict[str, Metric], list[tuple[re.Pattern[str], Metric]]]:
-    from fr3e_jax.runs.metric_table import GROUPS  # the table imports this module
+    from fr3e_jax.runs.metric_meanings import GROUPS  # the table imports this module
 
     rows = [metric for group in GROUPS if group.kind == kind for metric in group.metrics]
     return {row.name: row for row in rows}, [(row.pattern, row) for row in rows if row.is_pattern]

@@ -131,7 +131,7 @@ ROUTERS = MetricGroup("Routers of experts", "train", "a network with experts", (
     M("router/busiest_expert_max", "times the even share", "the same of the layer where it is largest", "lower"),
     M("router/changed_routes", SHARE,
       "recorded experts of trained tokens that the router would not choose at their update", "lower",
-      when="`model.experts.router_replay`, `fr3e train`"),
+      when="`fr3e train`"),
     M("loss/balance", "loss",
       "loss for balanced experts, without its coefficient; the number of experts a token passes if loads are even",
       "lower", when="`model.experts.balance_coefficient`"),
@@ -185,7 +185,6 @@ JUDGE = (
     M("judge/retries", "calls", "tries after a first one that failed", "lower", when=JUDGED),
     M("judge/prompt_tokens", "tokens", "of the judge's prompts, as the endpoint counts them", when=JUDGED),
     M("judge/completion_tokens", "tokens", "of the judge's answers", when=JUDGED),
-    M("judge/dollars", "dollars", "cost at `judge.prices`", "lower", when=JUDGED),
 )
 
 VERDICTS = MetricGroup("Verdicts, tools and environments", "train", "every step; in `fr3e rft`, every iteration", (

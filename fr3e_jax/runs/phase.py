@@ -16,7 +16,6 @@ class Phase:
       since: time of its start, in seconds of the display's clock.
       compiled: programs that the process had made ready when the phase began.
       done, total: responses that have ended, of all of the phase; 0 of 0 while nothing is known.
-      share: of its tokens that are sampled, those of responses under way included.
     """
 
     name: str
@@ -24,7 +23,11 @@ class Phase:
     compiled: int = 0
     done: int = 0
     total: int = 0
-    share: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of its responses that have ended; 0 while nothing is known."""
+        return self.done / self.total if self.total else 0.0
 
     def progress(self, now: float, compiled: int) -> str:
         """How far the phase is, as in "96 of 4,352 responses, 3 programs ready, left 0:01:10"; "" if nothing is known.

@@ -49,11 +49,6 @@ class Part:
         """Name of the part."""
         return f"{file.name.removesuffix(_ENDING)}.{self.index}-of-{self.count}{_ENDING}"
 
-    def stored(self, file: Path) -> Path:
-        """The part where it is: earlier versions wrote it beside ``file``."""
-        path = self.path(file)
-        return path if self.count == 1 or path.is_file() else file.with_name(self.name(file))
-
 
 WHOLE = Part()
 
@@ -65,7 +60,7 @@ def rollout_path(run_dir: RunDirectory, step: int, *, stem: str = "step") -> Pat
 
 def rollout_files(path: Path) -> list[Path]:
     """The files that hold the records of ``path``, in order: itself, or all its parts; empty if some are missing."""
-    return [path] if path.is_file() else [part.stored(path) for part in _complete(_parts_of(path))]
+    return [path] if path.is_file() else [part.path(path) for part in _complete(_parts_of(path))]
 
 
 def missing_parts(path: Path) -> str:
@@ -92,7 +87,7 @@ def drop_other_parts(path: Path, count: int) -> None:
     """Remove what another number of processes wrote in place of ``path``: the file itself, or its other parts."""
     for part in _parts_of(path):
         if part.count != count:
-            part.stored(path).unlink(missing_ok=True)
+            part.path(path).unlink(missing_ok=True)
     remove_if_empty(_parts_folder(path))
 
 

@@ -102,13 +102,13 @@ class StatusFile:
 
 
 def run_state(run_dir: RunDirectory) -> RunState:
-    """The state of the run in a directory, from its status, its lock and its summary. Nothing there is changed."""
+    """The state of the run in a directory, from its status and its lock. Nothing there is changed."""
     if holder := writer(run_dir.path):
         return RunState("running", f"process {holder.get('pid', 'unknown')} on {holder.get('host', 'another machine')}")
     try:
         status = read_record(Status, run_dir.status.read_bytes(), run_dir.status.name)
-    except FileNotFoundError:  # a run of an earlier version, or one that ended before its first step
-        return RunState("finished") if run_dir.summary.is_file() else RunState("interrupted", "no status was written")
+    except FileNotFoundError:  # the run ended before its first step
+        return RunState("interrupted", "no status was written")
     except (OSError, DamagedRecord) as error:
         return RunState("interrupted", f"{run_dir.status.name} is damaged: {error}")
     if status["state"] == "running":

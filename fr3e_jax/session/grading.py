@@ -37,7 +37,7 @@ class GradingFailed(RuntimeError):
 
 ENVIRONMENT = "environment"
 FAILED_SHARE = 0.95  # of the verdicts, from which on the verifier has failed and not the policy
-JUDGE_COUNTS = ("calls", "cached", "retries", "prompt_tokens", "completion_tokens", "dollars")
+JUDGE_COUNTS = ("calls", "cached", "retries", "prompt_tokens", "completion_tokens")
 FEWEST_VERDICTS = 8  # of which a share says something
 
 
@@ -87,7 +87,6 @@ class ResponseGrader:
         self.grader, self.processes, self._range = grader, processes, of_episodes
         self._texts = texts
         self._wait_seconds = 0.0
-        self.judge_dollars = 0.0  # of the run, as far as counts were taken
 
     def __enter__(self) -> ResponseGrader:
         self.grader.__enter__()
@@ -158,19 +157,13 @@ class ResponseGrader:
         """`Grader.take_outcomes`, summed over the processes."""
         return sum(map(Counter, self.processes.gather(self.grader.take_outcomes())), Counter())
 
-    def take_judge_counts(self) -> dict[str, float]:
-        """``judge/NAME``: what the judge was asked since the last call, and what that cost, over all processes."""
+    def take_judge_counts(self) -> dict[str, int]:
+        """``judge/NAME``: what the judge was asked since the last call, and its tokens, over all processes."""
         take = getattr(self.grader.verifier, "take_counts", None)
         if take is None:
             return {}
         counts = sum(map(Counter, self.processes.gather(take())), Counter())
-        self.judge_dollars += counts["dollars"]
         return {f"judge/{name}": counts[name] for name in JUDGE_COUNTS}
-
-    def add_dollars(self, dollars: float) -> None:
-        """Count what the judge had cost the run before, towards ``judge.max_dollars`` if there still is one."""
-        self.judge_dollars += dollars
-        getattr(self.grader.verifier, "add_dollars", lambda _: None)(dollars)
 
     def take_reward_means(self) -> dict[str, float]:
         """``rewards/NAME``: the mean of each reward function of a program, over all responses since the last call."""

@@ -243,13 +243,13 @@ def model_on(
 def decoder_programs(settings: ModelConfig, model: Model, mesh: Mesh, *, keeps_routes: bool) -> DecoderPrograms:
     """The decoder's programs on the ``mesh`` of rollouts.
 
-    ``keeps_routes``: rollouts may train. With router replay the programs then record the experts of each token.
+    ``keeps_routes``: rollouts may train, so the programs record the experts of each token, if the network has any.
     """
     return DecoderPrograms(
         model.decoding_graphdef,
         model.architecture,
         mesh,
-        records_routes=keeps_routes and settings.experts.router_replay,
+        records_routes=keeps_routes,
         attention=chosen_attention(settings.attention, kernel_platform(mesh), model.architecture.head_dim),
     )
 

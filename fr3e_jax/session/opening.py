@@ -21,7 +21,7 @@ from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all, open_run
 from fr3e_jax.runs.run_lock import RunLock
 from fr3e_jax.runs.trackers import check_installed
-from fr3e_jax.session.resumption import since_checkpoint
+from fr3e_jax.session.checkpoint_changes import since_checkpoint
 from fr3e_jax.session.run_identity import identity
 from fr3e_jax.session.session import Session
 from fr3e_jax.stores.mirror import Mirror
@@ -78,7 +78,6 @@ class OpenedRun:
             allowed = self.config.runtime.allow_changes
             changes = since_checkpoint(newest[2], self.identity, self.directory, self.verb, allowed)
             restored = Restored(*newest, changes)
-            self.session.grader.add_dollars(restored.host.get("judge_dollars", 0.0))
         if self.resumed and processes.first:  # only now: settings that do not fit the checkpoint have raised
             step = restored.step if restored else 0
             save_config(self.config, self.directory.path, verb=self.verb, resumed_step=step)

@@ -1,7 +1,7 @@
 """The identity of a run: settings, its network, and fingerprints of its data, its tokenizer and the user's code.
 
-A checkpoint holds it, so that a resumed run can tell what has changed (`fr3e_jax.session.resumption`). Files may move:
-their content counts.
+A checkpoint holds it, so that a resumed run can tell what has changed (`fr3e_jax.session.checkpoint_changes`). Files
+may move: their content counts.
 """
 
 from __future__ import annotations

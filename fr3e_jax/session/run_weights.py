@@ -10,7 +10,6 @@ from typing import Any
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import ModelConfig
 from fr3e_jax.policy.network import Params
-from fr3e_jax.programs.reshard import NonFiniteWeights
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs.checkpoint_content import DamagedCheckpoint
 from fr3e_jax.runs.checkpoints import Checkpointer
@@ -83,13 +82,10 @@ def _check_same_model(trained: Mapping[str, Any], model: Model, checkpoint: str)
 
 @contextlib.contextmanager
 def refused_weights(model: ModelConfig, run_dir: Path | None, step: int) -> Iterator[None]:
-    """Raise `NonFiniteLogits` and `NonFiniteWeights` as a `ConfigError` that names the weights.
-
-    They are those of a run's ``step``, or of the model.
-    """
+    """Raise `NonFiniteLogits` as a `ConfigError` that names the weights, those of a run's ``step`` or of the model."""
     try:
         yield
-    except (NonFiniteLogits, NonFiniteWeights) as error:
+    except NonFiniteLogits as error:
         if run_dir is not None:
             weights, advice = f"the weights of step {step} of {run_dir}", "use an earlier checkpoint or another run"
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,9 +23,8 @@ class Sampler:
     weights: RolloutWeights
     toolbox: Toolbox | None = None
     stops: StopTexts | None = None  # without a toolbox, whose table has them
-    report: Callable[[int, int, float], None] | None = None
-    """Is told how many responses of a call have ended, how many it samples, and the share of its tokens that it has
-    sampled; None: nobody is."""
+    report: Callable[[int, int], None] | None = None
+    """Is told how many responses of a call have ended, and how many it samples; None: nobody is."""
 
     def sample(
         self,
@@ -53,32 +51,14 @@ class Sampler:
         report = self.report
         if report is None:
             return ended
-        counts, before = self.engine.counts, self.engine.counts.sampled_tokens
-        caps = [branch.max_tokens for request in requests for branch in request.branches]
-        done, total = 0, len(caps)
-        report(0, total, 0.0)
+        done, total = 0, sum(len(request.branches) for request in requests)
+        report(0, total)
 
         def counted(rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
             nonlocal done
             done += len(rollouts)
-            report(done, total, sampled_share(counts.sampled_tokens - before, done, caps))
+            report(done, total)
             if ended is not None:
                 ended(rollouts)
 
         return counted
-
-
-def sampled_share(tokens: int, done: int, caps: Sequence[int]) -> float:
-    """The share of all tokens that is sampled, if responses end with an equal chance at every token, or at their cap.
-
-    The first to end are the short ones: their number, or their mean length, says little of those under way.
-
-    Args:
-      tokens: sampled so far, those of responses under way included.
-      done: responses that have ended.
-      caps: most tokens of each response.
-    """
-    if not tokens:
-        return 0.0
-    cap, mean = sum(caps) / len(caps), tokens / max(done, 0.5)
-    return min(1.0, tokens / (-len(caps) * mean * math.expm1(-cap / mean)))

@@ -114,7 +114,7 @@ def open_session(
     Args:
       config: the settings.
       task: the problems and their verifier; None: those that ``data.task`` names.
-      keeps_routes: rollouts may train, so they record the experts of their tokens where these are replayed, and a
+      keeps_routes: rollouts may train, so they record the experts of their tokens, if the network has any, and a
         teacher is opened.
       devices: of the mesh; None: all that jax has. Absent ones (`fr3e_jax.planning`) only serve to compile for.
 
@@ -132,17 +132,17 @@ def open_session(
             task = posed_task(task, make, config.environment, texts.prompt_ids, texts.codec.without_marks)
         user_loss(config.loss.function)  # traces it once
         check_estimator(config.advantage.base_estimator, config.rollout.rollouts_per_prompt)
-        grader = open_grader(config, task, ENVIRONMENT if make else "verifier", processes.count)
+        grader = open_grader(config, task, ENVIRONMENT if make else "verifier")
     model, sampler = open_sampler(config, texts, processes, make, keeps_routes=keeps_routes, devices=devices)
     of_episodes = RewardRange(*config.environment.reward_range)
     graded = ResponseGrader(grader, texts, processes, of_episodes)
     return Session(config, task, texts, model, sampler, graded, processes)
 
 
-def open_grader(config: Config, task: Task, name: str, processes: int) -> Grader:
+def open_grader(config: Config, task: Task, name: str) -> Grader:
     """The grader of a run: the verifier that ``data.verifier`` names, or the task's; a judge in its place or beside it.
 
-    ``name``: what gives the rewards, for messages. ``processes``: of the run.
+    ``name``: what gives the rewards, for messages.
 
     Raises:
       ConfigError: the verifier cannot be called, or the judge does not answer.
@@ -161,7 +161,7 @@ def open_grader(config: Config, task: Task, name: str, processes: int) -> Grader
             return grader
         from fr3e_jax.rewards.judge import Judge, check_by_asking  # only runs with a judge need it
 
-        judge = Judge(config.judge, grader, processes)
+        judge = Judge(config.judge, grader)
         judged = Grader(judge, config.rewards, JUDGE)
         try:
             check_by_asking(judged, judge, config.judge, problems)

@@ -7,7 +7,7 @@ from functools import partial
 
 from jax.sharding import Mesh
 
-from fr3e_jax.configuration.error_conversion import ConfigError, as_config_error
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import TextCodec
@@ -20,7 +20,7 @@ from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.int8 import with_scales
 from fr3e_jax.policy.network import Params, build_network
 from fr3e_jax.programs.frozen_teacher import FrozenTeacher
-from fr3e_jax.programs.reshard import NonFiniteWeights, RolloutWeights
+from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.shardings import param_shardings
 
 
@@ -65,7 +65,7 @@ def _teacher(config: Config, architecture: Architecture, columns: int, mesh: Mes
         return FrozenTeacher(graphdef, abstract, shardings, options, columns, load)
     graphdef, abstract, axes = build_network(architecture, completed=with_scales, **types)
     narrow = RolloutWeights(abstract, on_mesh(abstract, axes), on_mesh(abstract, axes), compute)
-    in_int8 = partial(_in_int8, narrow, load, f"teacher.path={config.teacher.path}")
+    in_int8 = partial(_in_int8, narrow, load)
     return FrozenTeacher(graphdef, narrow.abstract, narrow.shardings, options, columns, in_int8)
 
 
@@ -74,14 +74,8 @@ def _loaded(directory: str, architecture: Architecture, abstract: Params, shardi
         return load_params(directory, architecture, abstract, shardings)
 
 
-def _in_int8(narrow: RolloutWeights, load: Callable[[], Params], name: str) -> Params:
-    try:
-        params = narrow.of(load())
-    except NonFiniteWeights as error:
-        raise ConfigError(
-            f"{name} has weights that are NaN or infinite, of which teacher.param_dtype=int8 makes no whole numbers; "
-            "name a teacher with finite weights"
-        ) from error
+def _in_int8(narrow: RolloutWeights, load: Callable[[], Params]) -> Params:
+    params = narrow.of(load())
     narrow.release()  # it would keep an array of those that were loaded
     return params
 

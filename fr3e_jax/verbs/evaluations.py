@@ -16,25 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.cluster.membership import across_processes
-from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import best_metric
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.hub import model_directory
-from fr3e_jax.loop.evaluate import Evaluation, evaluate
-from fr3e_jax.loop.rollout_entries import of_part, records_of
+from fr3e_jax.loop.evaluate import evaluate
+from fr3e_jax.loop.rollout_entries import records_of
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
-from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.session.grading import GradingFailed
 from fr3e_jax.session.run_identity import identity
 from fr3e_jax.session.run_weights import load_run_params, refused_weights
 from fr3e_jax.session.session import Session, open_session
-from fr3e_jax.session.texts import Texts
 
 FOLDER, METRICS = "evaluations", "metrics.json"
 
@@ -130,25 +127,13 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
         with refused_weights(config.model, run_dir, step):
             evaluation = evaluate(session, params, console.note)
     session.sampler.weights.release()
-    if config.runtime.store_rollouts:
-        _store(session.processes, folder, step, evaluation, session.texts)
     if session.processes.first:
+        if config.runtime.store_rollouts:
+            records = records_of(evaluation.entries(step), session.texts)
+            rollout_store.write_rollouts(folder, step, records, stem="eval")
         # Last, as it says that the evaluation is whole.
         write_json_atomic(folder.path / METRICS, {"of": described, "metrics": evaluation.metrics})
     return Result(name, evaluation.metrics, best_metric(config.evaluation, config.data.eval), str(folder.path))
-
-
-def _store(processes: Processes, folder: RunDirectory, step: int, evaluation: Evaluation, texts: Texts) -> None:
-    """Write the responses, each process its part; return when all are on disk.
-
-    Where machines do not share the folder, process 0 writes them all.
-    """
-    shared = processes.all_see(folder.path)
-    share = Part(processes.index, processes.count) if shared else WHOLE
-    if shared or processes.first:
-        records = records_of(of_part(evaluation.entries(step), share), texts)
-        rollout_store.write_rollouts(folder, step, records, stem="eval", part=share)
-    processes.agree(f"evaluation of step {step}, stored")
 
 
 def _described(session: Session, run_dir: Path | None, step: int) -> dict[str, Any]:

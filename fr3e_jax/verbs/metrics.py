@@ -28,7 +28,7 @@ def _list_metrics(text: str) -> str:
     Raises:
       ValueError: there is none.
     """
-    from fr3e_jax.runs.metric_table import GROUPS
+    from fr3e_jax.runs.metric_meanings import GROUPS
 
     matches = [(group, [metric for metric in group.metrics if text in metric.name]) for group in GROUPS]
     matches = [(group, metrics) for group, metrics in matches if metrics]

@@ -11,7 +11,7 @@ import fr3e_jax as fr3e
 
 def test_the_import_loads_no_heavy_module_and_every_name_exists():
     script = (
-        "import sys, fr3e_jax; "
+        "import sys, fr3e_jax, fr3e_jax.user_code; "  # a worker of the grader imports both before anything else
         "print(sorted({'jax', 'numpy', 'flax', 'transformers', 'omegaconf', 'orbax'} & set(sys.modules)))"
     )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

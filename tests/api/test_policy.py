@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fr3e_jax as fr3e
+from fr3e_jax.api.policy import Completion, ScoredResponse, State
 from fr3e_jax.configuration.load import default_config
 from fr3e_jax.session.session import open_texts
 
@@ -187,3 +188,12 @@ def test_directories_without_a_policy_are_named(tmp_path, make, message):
 
 def test_completions_can_be_copied(answers):
     assert dataclasses.replace(answers[0], text="other").text == "other"
+
+
+def test_results_are_spelled_in_one_line():
+    base = Completion("1+1", "2+0", *[np.ones(3)] * 3, finished=True)
+    branched = dataclasses.replace(base, finished=False, fork=1)
+    assert repr(base) == "Completion('1+1': '2+0', 3 tokens)"
+    assert repr(branched) == "Completion('1+1': '2+0', 3 tokens, branched at token 1, cut at max_tokens)"
+    assert repr(State(1, "+", 0.5, [branched])) == "State(token 1 '+', entropy 0.5 nats, 1 completion)"
+    assert repr(ScoredResponse(*[np.ones(2)] * 3)) == "ScoredResponse(2 tokens, log-prob 2, mean entropy 1 nats)"

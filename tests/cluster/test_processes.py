@@ -99,15 +99,6 @@ def test_the_result_or_error_of_process_0_reaches_all():
     assert [(type(error), str(error)) for error in failed] == [(ConfigError, "runs/a holds a run")] * 2
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_folder_is_seen_by_all_only_where_its_path_names_the_same_one(tmp_path, shared):
-    """Threads that look into folders of their own stand for machines without a common file system."""
-    (tmp_path / "1").mkdir()
-    place = lambda processes: tmp_path / ("0" if shared else str(processes.index))
-    assert together(2, lambda p: p.all_see(place(p))) == [shared] * 2
-    assert not list((tmp_path / "0").iterdir()), "nothing is left behind"
-
-
 @pytest.mark.parametrize("lengths", [(0, 3), (1016, 5), (1017, 5), (3, 5000)])
 def test_long_messages_take_a_second_transfer(monkeypatch, lengths):
     messages = [bytes(range(256)) * 20 for _ in lengths]

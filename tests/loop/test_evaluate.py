@@ -13,7 +13,7 @@ from fr3e_jax.configuration import ConfigError, to_yaml
 from fr3e_jax.configuration.evaluation_sets import best_metric, set_settings
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.evaluate import evaluate
+from fr3e_jax.loop.evaluate import evaluate, summary_of
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.session.run_weights import load_run_params
@@ -106,6 +106,13 @@ def test_problems_that_cannot_be_encoded_are_left_out_and_named(session, params,
     assert (metrics["prompts"], metrics["prompts_unspeakable"]) == (2, 1)
     assert noted[0] == "1 prompts of the held-out data cannot be encoded and are dropped:"
     assert noted[1].startswith(f"  problem '{problems[0].id}': character '\\ud800' at position 1")
+
+
+def test_only_the_first_of_many_dropped_prompts_are_named():
+    lines = summary_of([f"problem 'p{n}'" for n in range(9)])
+    assert lines[0] == "9 prompts of the held-out data cannot be encoded and are dropped:"
+    assert lines[1:] == [*(f"  problem 'p{n}'" for n in range(5)), "  and 4 more"]
+    assert summary_of([]) == []
 
 
 class TwoBenchmarks:
@@ -225,6 +232,9 @@ def test_a_benchmark_without_a_short_enough_problem_is_named(session, params, ti
     long = TwoBenchmarks(("1=",) * 3 + ("123456789=",) * 5)
     with pytest.raises(ConfigError, match="the set b has no held-out problem of at most data.max_prompt_tokens=8"):
         evaluate(dataclasses.replace(twin, task=long), params)
+    none = TwoBenchmarks(("123456789=",) * 8)
+    with pytest.raises(ConfigError, match="task 'two' has no held-out problem of at most data.max_prompt_tokens=8 tok"):
+        evaluate(dataclasses.replace(twin, task=none), params)
 
 
 def test_failures_of_the_grader_and_missing_answers_are_counted(session, params, tiny_run):

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from run_comparison import assert_same_run
-from stops import Watched, nth
+from stops import nth, run_with_stops
 
 import fr3e_jax.learning.mini_batches as mini_batches
 from fr3e_jax.configuration import ConfigError
@@ -85,11 +85,7 @@ def test_only_rollouts_that_may_train_record_routes(mixture):
 
 @pytest.mark.slow
 def test_a_run_with_experts_stopped_inside_a_step_ends_equal(mixture, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        Watched(patch, nth("first_return", 9))
-        assert train(mixture.config(), tmp_path / "run") == 0
-    assert not (tmp_path / "run" / "summary.json").exists()
-    assert train(mixture.config(), tmp_path / "run", resume=True) == 0
+    run_with_stops(tmp_path / "run", mixture.config(), monkeypatch, [nth("first_return", 9)])
     assert_same_run(tmp_path / "run", mixture.folder / "whole", mixture.session)
 
 

@@ -340,11 +340,12 @@ def test_without_modulation_the_advantages_are_those_of_the_estimator(four_ancho
     assert expansion.alphas.tolist() == [1, 1]
 
 
-def test_the_authors_initial_modulation_weights_a_fresh_state_0(four_anchors, tiny_run):
-    twin = tiny_run.changed(four_anchors, explore__initial_state="fresh", advantage__initial_modulation="authors")
+def test_sharpened_modulation_weights_a_fresh_state_0_as_the_authors_do(four_anchors, tiny_run):
+    """Their δ_0 = 1 − V(S_0) is in the sharpened sum: δ = 2/3, 1/3, and |δ|^1.5 have the ratio 2^1.5."""
+    twin = tiny_run.changed(four_anchors, explore__initial_state="fresh", advantage__modulation="sharpen")
     expansion = scripted_expansion(four_anchors, [1], [[1, 0, 0], [1, 1, 0]], fresh=True)
     (expansion,) = credited(twin, expansion)
-    alphas = [math.exp(-(1 - 1 / 3)), math.exp(-1 / 3)]
+    alphas = [math.exp(-(2**1.5) / (2**1.5 + 1)), math.exp(-1 / (2**1.5 + 1))]
     np.testing.assert_allclose(expansion.alphas, alphas, rtol=1e-5)
     np.testing.assert_allclose(expansion.advantages[0], alphas[0] * np.array([2, -1, -1]) / 3, atol=1e-6)
 

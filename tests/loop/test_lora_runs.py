@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from run_comparison import assert_same_run, newest, reader
-from stops import Watched, nth
+from stops import nth, run_with_stops
 
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.lora_section import LoraConfig
@@ -60,11 +60,7 @@ def bits(tree):
 @pytest.mark.slow
 def test_a_stopped_run_of_adapters_ends_equal(adapted, tmp_path, monkeypatch):
     """The signal comes between two mini-batches: adapters and moments have moved, the step has not ended."""
-    with monkeypatch.context() as patch:
-        Watched(patch, nth("update", 3))
-        assert train(adapted.config(3), tmp_path / "run") == 0
-    assert not (tmp_path / "run" / "summary.json").exists()
-    assert train(adapted.config(3), tmp_path / "run", resume=True) == 0
+    run_with_stops(tmp_path / "run", adapted.config(3), monkeypatch, [nth("update", 3)])
     assert_same_run(tmp_path / "run", adapted.whole, adapted.session)
 
 

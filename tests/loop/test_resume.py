@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from run_comparison import assert_same_run, reader, without_clocks
-from stops import Watched, nth
+from stops import nth, run_with_stops
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.callbacks import Callback
@@ -83,11 +83,7 @@ def test_replayed_successes_and_success_rates_are_part_of_a_checkpoint(tmp_path,
 
 def test_sigterm_in_the_last_step_does_not_wait_for_the_last_evaluation(tmp_path, tiny_run, monkeypatch):
     path, config = tmp_path / "run", tiny_run.config(training__max_steps=1)
-    with monkeypatch.context() as patch:
-        Watched(patch, nth("update", 1))
-        assert train(config, path) == 0
-    assert not (path / "summary.json").exists()
-    assert train(config, path, resume=True) == 0
+    run_with_stops(path, config, monkeypatch, [nth("update", 1)])
     assert [(r["step"], r["kind"]) for r in read_metrics(path / "metrics.jsonl")] == [
         (0, "eval"),
         (1, "train"),

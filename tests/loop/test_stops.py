@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from method_settings import CALLING, PPO, RETURNS
 from run_comparison import assert_same_run, reader
-from stops import Watched, after_update, nth
+from stops import Watched, after_update, nth, run_with_stops
 
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.train import train
@@ -44,18 +44,6 @@ ENVIRONMENT = {
     "environment__max_turns": 3,
     "environment__max_observation_tokens": 3,
 }
-
-
-def run_with_stops(path: Path, config, monkeypatch, stops) -> list[list[str]]:
-    """Run to the end through a stop at each of ``stops``; the moments that each process passed."""
-    moments = []
-    for number, stop in enumerate([*stops, None]):
-        with monkeypatch.context() as patch:
-            watched = Watched(patch, stop or (lambda moments: False))
-            assert train(config, path, resume=number > 0) == 0
-        moments.append(watched.moments)
-        assert (path / "summary.json").exists() == (stop is None), f"the run did not stop: {moments[-1]}"
-    return moments
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from run_comparison import assert_same_run, newest
-from stops import Watched, nth
+from stops import nth, run_with_stops
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, load_config
@@ -85,11 +85,7 @@ def test_branches_are_taught_at_uncertain_tokens_and_a_stopped_run_goes_on_bit_f
     assert train(config, tmp_path / "whole") == 0
     for record in trained(tmp_path / "whole"):
         assert 0.3 <= record["teacher/share"] < 0.35
-    with monkeypatch.context() as patch:
-        Watched(patch, nth("explore", 8))
-        assert train(config, tmp_path / "run") == 0
-    assert not (tmp_path / "run" / "summary.json").exists()
-    assert train(config, tmp_path / "run", resume=True) == 0
+    run_with_stops(tmp_path / "run", config, monkeypatch, [nth("explore", 8)])
     assert_same_run(tmp_path / "run", tmp_path / "whole", open_session(config))
 
 

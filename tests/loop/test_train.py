@@ -405,9 +405,3 @@ def test_a_write_that_fails_stops_the_run_and_claims_nothing(session, tmp_path, 
     steps = [record["step"] for record in read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")]
     assert steps == [1]
     assert host_state(tmp_path / "run")["step"] == 1
-
-
-def test_prompts_prepared_ahead_are_not_in_the_checkpoint(finished_run):
-    """The position of the stream is the one after the prompts that were rolled out."""
-    used = {record.prompt_position for record in stored(finished_run)}
-    assert host_state(finished_run)["stream"]["position"] == max(used) + 1

@@ -86,7 +86,7 @@ def test_a_long_stage_has_a_line_after_five_seconds_and_then_every_thirty():
     for second in range(1, 71):
         clock.now = float(second)
         programs[0] = 3 + min(second, 4)
-        console.progress(*(10 * second, 1000, second / 100) if second > 20 else (0, 0, 0.0))
+        console.progress(*(10 * second, 1000) if second > 20 else (0, 0))
         console.tell()
         if len(lines_of(stream)) > len(seen):
             seen.append((second, lines_of(stream)[-1]))
@@ -279,7 +279,7 @@ def test_live_display_is_three_lines_at_80_columns_and_each_step_stays(monkeypat
     stream = Terminal()
     with Console("live", max_steps=71, stream=stream) as console:
         console.stage("first return: sampling and grading the base rollouts of the prompts of this step")
-        console.progress(96, 4352, 0.25)
+        console.progress(96, 4352)
         console.step(7, METRICS | {"prompts/rejected": 1000})
         page = rich.console.Console(width=80, file=io.StringIO(), color_system=None)
         page.print(console._render())

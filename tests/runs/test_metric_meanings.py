@@ -23,7 +23,7 @@ from fr3e_jax.runs import declared_metrics
 from fr3e_jax.runs.compilation import Compilations
 from fr3e_jax.runs.declared_metrics import UndeclaredMetric, find
 from fr3e_jax.runs.ledger import COUNTERS
-from fr3e_jax.runs.metric_table import GROUPS
+from fr3e_jax.runs.metric_meanings import GROUPS
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.session.grading import JUDGE_COUNTS
@@ -121,7 +121,7 @@ def test_a_family_of_names_is_in_the_code(family):
 
 @pytest.mark.parametrize("name", sorted(EXPANDED))
 def test_a_name_that_the_code_makes_has_a_row(name):
-    assert find(name), f"add a row for {name} to fr3e_jax/runs/metric_table.py"
+    assert find(name), f"add a row for {name} to fr3e_jax/runs/metric_meanings.py"
 
 
 def test_a_name_that_the_code_spells_has_a_row():

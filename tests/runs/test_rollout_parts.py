@@ -80,18 +80,6 @@ def test_parts_of_later_steps_and_interrupted_ones_are_dropped(tmp_path):
     assert names == ["step_000007", "step_000007.0-of-2.jsonl.gz", "step_000007.1-of-2.jsonl.gz"]
 
 
-def test_parts_of_earlier_versions_lie_beside_one_another(tmp_path):
-    run = RunDirectory(tmp_path)
-    path = written(run, 2)
-    for part in list(run.rollouts.rglob("*.gz")):
-        part.rename(run.rollouts / part.name)
-    assert read_rollouts(path) == RECORDS and stored_steps(run) == [7]
-    written(run, 2, [replace(one, reward=0.0) for one in RECORDS])
-    assert {one.reward for one in read_rollouts(path)} == {0.0}, "the newer parts count"
-    drop_after(run, 6)
-    assert not list(run.rollouts.iterdir())
-
-
 def test_a_damaged_part_is_named(tmp_path):
     path = written(RunDirectory(tmp_path), 2)
     second = path.with_name("step_000007") / "step_000007.1-of-2.jsonl.gz"

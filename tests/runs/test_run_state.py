@@ -86,7 +86,5 @@ def test_a_damaged_status_is_said(run, content, state):
     assert run_state(run).state == state
 
 
-def test_a_run_of_an_earlier_version_is_finished_if_it_has_a_summary(run):
-    assert run_state(run).state == "interrupted"
-    run.summary.write_text("{}")
-    assert run_state(run) == RunState("finished")
+def test_a_run_without_a_status_is_interrupted(run):
+    assert run_state(run) == RunState("interrupted", "no status was written")

@@ -168,6 +168,8 @@ def test_logprobs_are_those_of_the_network_and_echo_scores_the_prompt(url, polic
     np.testing.assert_allclose(logprobs["token_logprobs"][start : len(ids)], scored.logprobs[:-1], atol=1e-5)
     alone = ask(url, prompt=text, max_tokens=0, echo=True, logprobs=3)["choices"][0]
     assert alone["text"] == text and alone["logprobs"]["token_logprobs"][1:] == logprobs["token_logprobs"][1:-1]
+    both = ask(url, prompt=[ids, ids], max_tokens=0, echo=True, logprobs=3)["choices"]
+    assert [choice["logprobs"]["token_logprobs"] for choice in both] == [alone["logprobs"]["token_logprobs"]] * 2
     for token, logprob, top in zip(
         logprobs["tokens"][1:], logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:], strict=True
     ):
@@ -466,36 +468,6 @@ def test_the_official_client_reads_all_routes(url):
     ):
         with pytest.raises(raised):
             client.completions.create(prompt="a", **body)
-
-
-def test_lm_eval_scores_and_generates(url, policy):
-    """Through its own classes for local servers, with prompts as token ids and as messages."""
-    pytest.importorskip("lm_eval")
-    from lm_eval.api.instance import Instance
-    from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
-
-    def asked(kind, *arguments):
-        return [Instance(request_type=kind, doc={}, arguments=one, idx=i) for i, one in enumerate(arguments)]
-
-    common = dict(model="tiny", max_length=400, num_concurrent=4)
-    tokenizer = str(policy.texts.codec.source)
-    model = LocalCompletionsAPI(base_url=f"{url}/v1/completions", tokenizer=tokenizer, batch_size=2, **common)
-    pairs = [("ab", " b a a"), ("b", "ab"), ("a a", " a")]
-    likelihoods = model.loglikelihood(asked("loglikelihood", *pairs), disable_tqdm=True)
-    for (prompt, text), (logprob, greedy) in zip(pairs, likelihoods, strict=True):
-        (scored,) = policy.score(prompt, text)
-        assert logprob == pytest.approx(scored.logprobs[:-1].sum(), abs=1e-4)
-        (best,) = policy.sample(prompt, temperature=0, max_tokens=len(scored.token_ids) - 1)
-        assert greedy == (best.token_ids.tolist() == scored.token_ids[:-1].tolist())
-    options = {"until": ["bb"], "max_gen_toks": 12}
-    (text,) = model.generate_until(asked("generate_until", ("a", options)), disable_tqdm=True)
-    (best,) = policy.sample("a", temperature=0, max_tokens=12)
-    assert text == best.text.split("bb")[0]
-    chat = LocalChatCompletion(base_url=f"{url}/v1/chat/completions", **common)
-    rendered = chat.apply_chat_template([USER])
-    (text,) = chat.generate_until(asked("generate_until", (rendered, options)), disable_tqdm=True)
-    (best,) = policy.sample("aa ", temperature=0, max_tokens=12)
-    assert text == best.text.split("bb")[0]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from fr3e_jax.policy.architecture import PUBLISHED, Architecture
 from fr3e_jax.policy.rotary import RopeScaling
 from fr3e_jax.problem import Problem
 from fr3e_jax.session import run_identity
-from fr3e_jax.session.resumption import changes, refuse_another_run
+from fr3e_jax.session.checkpoint_changes import changes, refuse_another_run
 from fr3e_jax.session.run_identity import (
     HASHED_COMPUTED_PROBLEMS,
     fingerprint,

@@ -8,20 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from process_threads import together
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import to_yaml
-from fr3e_jax.configuration.schema import EvaluationConfig
-from fr3e_jax.loop.evaluate import Evaluation, HeldOut
-from fr3e_jax.problem import Problem
-from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts
-from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.verbs import evaluations
 from fr3e_jax.verbs.eval import columns, rows
 from fr3e_jax.verbs.evaluations import Result
-from fr3e_jax.verdict import Verdict
 
 
 @pytest.fixture
@@ -74,28 +67,6 @@ def test_several_checkpoints_and_models_share_a_table_and_none_is_evaluated_twic
     assert main(["eval", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[0] == "model" and any(line.split()[0] == "greedy" for line in lines)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_each_process_stores_its_part_where_all_see_the_folder_and_the_first_one_all_elsewhere(
-    session, tmp_path, shared
-):
-    def rollout(length):
-        return Rollout(np.arange(length, dtype=np.int32) % 5, *[np.zeros(length, np.float32)] * 3, finished=False)
-
-    prompt, count = session.texts.encode("1+2="), 4
-    problems = [HeldOut(n, Problem(f"test/{n}", "1+2=", "3"), prompt, "", EvaluationConfig()) for n in range(count)]
-    verdicts = [[Verdict(1.0, "right"), Verdict(0.0, "wrong")]] * count
-    found = Evaluation({}, problems, [[rollout(3 + n), rollout(5)] for n in range(count)], verdicts)
-    place = lambda index: RunDirectory(tmp_path / ("step_000007-a" if shared else f"step_000007-{index}"))
-    assert together(2, lambda p: evaluations._store(p, place(p.index), 7, found, session.texts)) == [None, None]
-    parts = [f"eval_000007.{index}-of-2.jsonl.gz" for index in range(2)]
-    written = {path.name for path in place(0).rollouts.rglob("*.gz")}
-    assert written == (set(parts) if shared else {"eval_000007.jsonl.gz"})
-    assert shared or not place(1).rollouts.exists()
-    stored = read_rollouts(place(0).rollouts / "eval_000007.jsonl.gz")
-    assert [one.id for one in stored] == [f"eval/7/{n}/{m}" for n in range(count) for m in range(2)]
-    assert stored[2].response == session.texts.response_text(np.arange(4), finished=False)
 
 
 @pytest.mark.parametrize(

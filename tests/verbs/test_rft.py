@@ -68,7 +68,7 @@ def test_an_update_is_cross_entropy_on_the_responses_that_are_kept(one_update, s
 
 
 @pytest.mark.slow
-def test_two_processes_store_the_responses_and_evaluations_of_one_in_parts(one_update, tmp_path, tiny_run):
+def test_two_processes_store_what_one_does_a_run_in_parts_and_fr3e_eval_in_one_file(one_update, tmp_path, tiny_run):
     group = Group(tmp_path, tiny_run, **SETTINGS | {"rft__iterations": 1, "training__mini_batch_rollouts": 20})
     assert group.run(2, verb="rft") == [0, 0], group.logs()
     settings = ["--run", str(group.run_dir), f"runtime.output_dir={tmp_path}"]
@@ -77,8 +77,9 @@ def test_two_processes_store_the_responses_and_evaluations_of_one_in_parts(one_u
     run = group.run_dir
     for stem, step, folder in [("step", 1, run), ("eval", 0, run), ("eval", 1, run), ("eval", 1, evaluated)]:
         path = rollout_path(RunDirectory(folder), step, stem=stem)
+        ends = [""] if folder == evaluated else [f".{index}-of-2" for index in range(2)]
         assert {file.name for file in path.parent.rglob(f"{stem}_{step:06d}.*")} == {
-            f"{stem}_{step:06d}.{index}-of-2.jsonl.gz" for index in range(2)
+            f"{stem}_{step:06d}{end}.jsonl.gz" for end in ends
         }
         wanted = read_rollouts(rollout_path(RunDirectory(one_update), step, stem=stem))
         for rollout, expected in zip(read_rollouts(path), wanted, strict=True):

@@ -65,7 +65,6 @@ def _supervised(config: Config) -> Config:
         config.optimizer,
         learning_rate=config.sft.learning_rate,
         warmup_updates=WARMUP_UPDATES,
-        schedule="cosine",
         decay_updates=config.sft.steps,
     )
     return dataclasses.replace(config, optimizer=optimizer)

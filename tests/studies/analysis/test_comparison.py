@@ -165,7 +165,7 @@ def test_metrics_that_are_asked_for_join_the_tables_and_the_page(paths):
 
 def test_seeds_are_listed_and_unfinished_runs_are_counted(tmp_path):
     runs = [made_up_run(tmp_path / f"{seed}", seed=seed, training={1: spending(1)}) for seed in (0, 5)]
-    (runs[0] / "summary.json").unlink()
+    (runs[0] / "status.json").unlink()
     assert comparison_tables.final_table(compare(collect(runs))).cells[0][1] == "0, 5 (1 unfinished)"
 
 

@@ -185,7 +185,7 @@ def test_stacked_colours_belong_to_their_metrics():
 
 def test_each_pattern_of_the_charts_finds_a_declared_metric():
     plain = {"train": "reward/mean rewards/f value/S_1", "eval": "greedy aime/avg@4"}
-    from fr3e_jax.runs.metric_table import GROUPS
+    from fr3e_jax.runs.metric_meanings import GROUPS
 
     for title, kind, pattern, look in CHARTS:
         names = [row.name for group in GROUPS if group.kind == kind for row in group.metrics] + plain[kind].split()
