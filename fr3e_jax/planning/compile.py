@@ -1,7 +1,6 @@
 """One program on a topology: its memory on each device, and its least time.
 
-Everything is estimated first. Compiling replaces the estimates of memory and of the bytes moved by figures of the
-compiled program.
+Everything is estimated first. Compiling replaces the estimates of memory by figures of the compiled program.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ from fr3e_jax.planning.absent_devices import gpu_target
 from fr3e_jax.planning.estimate import Estimate, Estimator
 from fr3e_jax.planning.targets import Target, device_bytes
 from fr3e_jax.planning.topology import Chip, Topology, TopologyError
-from fr3e_jax.planning.traffic import Traffic
-from fr3e_jax.policy import decode_kernel, triton_decode_kernel
 
 GIB = 2**30
 _FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # a newer name, and an older one
-_DECODE_KERNELS = f"{decode_kernel.decode_kernel.__name__}|{triton_decode_kernel.cache_kernel.__name__}"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
 
 
@@ -40,9 +36,6 @@ class ProgramPlan:
     read_bytes: int  # through HBM, by estimate: the least that the program reads and writes
     sent_bytes: int  # over the links of a slice or host, by estimate
     sent_between_slices: int  # by estimate; the chips of a slice share them
-    moved_bytes: int = 0  # through HBM: what the program reads and writes, intermediate arrays too
-    filled_bytes: int = 0  # of those moved, from the caches that a fused kernel of decode steps reads; by estimate
-    trips: int = 1  # of the loop whose length the program learns when it runs: decode steps, or chunks of logits
     largest: dict[str, int] = field(default_factory=dict)  # the largest arrays, by estimate
     positions: int = 0  # positions that one call passes through the network, or samples
     argument_bytes: int = 0  # 0 here and below where nothing was compiled
@@ -131,11 +124,8 @@ def estimated_plan(name: str, estimator: Estimator, topology: Topology) -> Progr
         resident={array: int(size) for array, size in estimate.resident.items()},
         flops=int(estimate.flops),
         read_bytes=int(estimate.read_bytes),
-        moved_bytes=int(estimate.moved_bytes),
         sent_bytes=int(sent + estimate.summed_bytes * (not several)),
         sent_between_slices=int(between),
-        filled_bytes=int(estimate.filled_bytes),
-        trips=estimate.trips,
         largest=_largest_arrays(estimate),
         positions=estimate.positions,
     )
@@ -143,10 +133,9 @@ def estimated_plan(name: str, estimator: Estimator, topology: Topology) -> Progr
 
 
 def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) -> ProgramPlan:
-    """``estimated`` with the memory and the traffic of the program that was compiled for the target's devices.
+    """``estimated`` with the memory of the program that was compiled for the target's devices.
 
-    A program that is too large gives a plan with ``refused``. Of the caches that a fused kernel of decode steps reads,
-    the filled blocks count, by estimate: the text tells only their capacity.
+    A program that is too large gives a plan with ``refused``.
     """
     arguments = device_bytes(target.arguments)
     resident = {name: device_bytes(tree) for name, tree in target.resident.items()}
@@ -160,7 +149,7 @@ def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) ->
         requested = requested_bytes(str(error), arguments)
         plan = replace(plan, refused=True, peak_bytes=requested, temporary_bytes=requested - arguments)
     else:
-        memory, traffic = compiled.memory_analysis(), Traffic(compiled.as_text(), trips=estimated.trips)
+        memory = compiled.memory_analysis()
         if (unread := arguments - memory.argument_size_in_bytes) > 0:  # they stay on the device all the same
             resident["arguments that it does not read"] = unread
         plan = replace(
@@ -168,7 +157,6 @@ def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) ->
             argument_bytes=memory.argument_size_in_bytes,
             temporary_bytes=memory.temp_size_in_bytes,
             peak_bytes=memory.peak_memory_in_bytes,
-            moved_bytes=traffic.moved_bytes(without=_DECODE_KERNELS) + int(estimated.filled_bytes),
         )
     return replace(plan, compile_seconds=time.monotonic() - started)
 

@@ -38,15 +38,6 @@ from fr3e_jax.session.adapters_and_experts import lora_settings
 SAMPLING = ("prefill", "decode", "promote", "explore")  # programs on the mesh of rollouts
 _WIDTH = {"float32": 4, "bfloat16": 2}
 
-# How often an array's bytes pass through memory in programs that XLA compiled for an H100
-# (docs/developers/performance.md has the programs).
-_FORWARD_MOVES, _BACKWARD_MOVES = 3, 5  # activations of a layer in one pass
-_ADAPTED = 4 / 3  # as many with adapters, whose products are added
-_STEP_MOVES = 8  # the same in a decode step, whose products are summed in parts
-_SCORE_MOVES = 4  # scores that XLA writes to memory, in a forward pass
-# Float32 logits that a token is drawn from, that log-probs are computed of, or a loss and its gradient.
-_DRAW_MOVES, _SCORING_MOVES, _LOSS_MOVES = 8, 6, 11
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -58,9 +49,6 @@ class Estimate:
     read_bytes: float
     gathered_bytes: float  # sent by each device to gather weights, or keys and values, and to scatter gradients
     reduced_bytes: float  # sent by each device within a layer, over ``tensor``
-    moved_bytes: float = 0.0  # through memory, intermediate arrays included
-    trips: int = 1  # of the loop whose length the program learns when it runs: steps, or chunks of logits
-    filled_bytes: float = 0.0  # of these, from the filled blocks of caches that a fused kernel reads
     summed_bytes: float = 0.0  # sent by each device to add gradients over ``replica``
     positions: int = 0
     shape: str = ""
@@ -255,17 +243,11 @@ class Estimator:
             arrays["gathered weights"] = self.gathered_kernels(self.roll) * self.compute
         scores = 2 * 4 * lanes * heads * (shape.trunk_capacity + shape.capacity)
         arrays["attention scores"] = 0 if self.fuses_steps else scores
-        logits = 4 * lanes * a.vocab_size / self.roll.tensor
-        arrays["logits"] = logits
+        arrays["logits"] = 4 * lanes * a.vocab_size / self.roll.tensor
         busy, read_caches = filled_lanes(config, explore), sum(self.caches(explore))
         if self.fuses_steps:  # reads what is filled, of a ring half of a response on average; XLA's products read all
             read_caches = self._filled_caches(slots, busy, shape.trunk_capacity, shape.capacity, explore)
         weights = self._network_read(min(self.read, self.compute), self.roll)
-        converted = self._network_read(self.read, self.roll) + weights if self.read > self.compute else 0.0
-        between = a.num_layers * (
-            self._layer_bytes(lanes, self.roll) * _STEP_MOVES + arrays["attention scores"] * _SCORE_MOVES
-        )
-        moved = weights + converted + between + logits * _DRAW_MOVES + read_caches
         beside = self.beside_rollouts() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
         tokens = shape.slots * shape.lanes
         attended = self._attention_flops((tokens, shape.trunk_capacity + shape.capacity))
@@ -278,9 +260,6 @@ class Estimator:
             steps * (weights + read_caches),
             steps * self._gathered(self.roll, 1),
             steps * self._reduced(lanes, self.roll, 1),
-            moved_bytes=steps * moved,
-            trips=steps,
-            filled_bytes=steps * read_caches * self.fuses_steps,
             positions=shape.slots * busy * steps,
             shape=f"{text}, {steps} steps",
         )
@@ -308,7 +287,6 @@ class Estimator:
         weights, activations = self.rollout_weights() - head, self._layer_bytes(rows * length, self.roll)
         arrays = {"weights of rollouts": weights, "trunks": trunks}
         arrays["scores or activations of a layer"] = max(2 * scores, activations)
-        moved = weights + trunks + a.num_layers * (_FORWARD_MOVES * activations + _SCORE_MOVES * scores)
         tokens = self.slots * length
         flops = 2 * tokens * self.active_kernels + self._attention_flops((tokens, length))
         return Estimate(
@@ -318,7 +296,6 @@ class Estimator:
             sum(arrays.values()),
             self._gathered(self.roll, 1),
             self._reduced(rows * length, self.roll, 1),
-            moved_bytes=moved,
             positions=tokens,
             shape=f"{self.slots} prompts of {length}",
         )
@@ -353,9 +330,6 @@ class Estimator:
         scored = lanes * length + trunk * trains_trunks(config.explore)
         flops += 2 * rows * scored * a.vocab_size * a.hidden_size * (products if backward else 1)
         passes = 2 + again if backward else 1
-        chunks = -(-rows // sizes.batch_shards * scored // config.training.token_chunk)
-        all_scores = self._score_bytes(rows // sizes.batch_shards, attended)
-        moved = self._moved_in_layers(tokens, all_scores, passes, backward) + self._moved_in_head(chunks, backward)
         return Estimate(
             arrays,
             self.beside_policy(),
@@ -366,8 +340,6 @@ class Estimator:
             + self._to_experts(tokens, passes),
             # States are gathered by position before each product that sums them, which computing again spares half of.
             self._reduced(tokens, sizes, 1.5 + (1.5 + again) * backward),
-            moved_bytes=moved,
-            trips=chunks,
             positions=rows * positions,
             shape=f"{rows} row{'s' * (rows > 1)}: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}",
         )
@@ -387,7 +359,7 @@ class Estimator:
         theirs, beside = self.teacher.accumulate(backward=False), dict(policy.resident)
         logits = 4 * self.config.training.token_chunk * self.teacher.a.vocab_size / self.train.tensor
         arrays = policy.arrays | {"teacher": beside.pop("teacher"), "logits of the teacher": logits}
-        sums = ("flops", "read_bytes", "gathered_bytes", "reduced_bytes", "moved_bytes")
+        sums = ("flops", "read_bytes", "gathered_bytes", "reduced_bytes")
         both = {name: getattr(policy, name) + getattr(theirs, name) for name in sums}
         return replace(policy, arrays=arrays, resident=beside, **both)
 
@@ -404,39 +376,16 @@ class Estimator:
         split = 2 * a.hidden_size + 2 * inner + (0 if a.sparse_layers else 3 * a.intermediate_size)
         return tokens * self.compute * (2 * a.hidden_size + experts + split / sizes.tensor)
 
-    def _score_bytes(self, rows: int, attended: int, keys: int = 0) -> float:
-        """Bytes of a layer's scores of a device's ``rows``; fused kernels keep them out of memory.
+    def _score_bytes(self, rows: int, attended: int, keys: int) -> float:
+        """Bytes of a layer's scores of a device's ``rows`` that exist at once; fused kernels keep them out of memory.
 
-        ``attended``: pairs of a query and a key in a row. ``keys``: of a query at most, to count only the scores that
-        exist at once; 0: to count all.
+        ``attended``: pairs of a query and a key in a row. ``keys``: of a query at most.
         """
         if self.config.model.attention == "pallas":
             return 0.0
         block = self.config.training.attention_block
         pairs = min(block * keys or attended, attended / self.train.context)
         return 4 * self.heads_per_device(self.train) * rows * pairs
-
-    def _moved_in_layers(self, tokens: int, scores: float, passes: int, backward: bool) -> float:
-        """Bytes through memory in all layers, and of the gradients that are added up."""
-        moves = _FORWARD_MOVES * (passes - backward) + _BACKWARD_MOVES * backward
-        moves *= 1 if self.lora is None else _ADAPTED
-        score_moves = _SCORE_MOVES * (passes - backward) + 3 * _SCORE_MOVES * backward
-        activations = self.a.num_layers * (moves * self._layer_bytes(tokens, self.train) + score_moves * scores)
-        converted = self.stored + self.compute if self.stored > self.compute else 0
-        elements = self.weights(1, self.train)
-        gradients = (3 * self.trained(self.train) + self.compute * elements * (self.lora is None)) * backward
-        return activations + elements * (converted + passes * self.compute) + gradients
-
-    def _moved_in_head(self, chunks: int, backward: bool) -> float:
-        """Bytes through memory for the logits of all chunks of tokens, and for the gradient of the head."""
-        a, shards = self.a, self.train.tensor
-        logits, head = (
-            4 * self.config.training.token_chunk * a.vocab_size / shards,
-            a.vocab_size * a.hidden_size / shards,
-        )
-        each = self.compute * (1 + backward) + (self.stored + self.compute) * (self.stored > self.compute)
-        each += 3 * 4 * (backward and self.lora is None)
-        return chunks * (logits * (_LOSS_MOVES if backward else _SCORING_MOVES) + each * head)
 
     def _key_bytes(self, positions: int) -> float:
         """Bytes of a layer's keys and values of whole rows, which ``context`` gathers."""
@@ -490,17 +439,16 @@ class Estimator:
         if self.lora is not None:
             beside["base of the adapters"] = self.weights(self.stored, self.train)
         summed = 2 * weights * (replica - 1) / replica
-        return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0, summed_bytes=summed, moved_bytes=8 * weights)
+        return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0, summed_bytes=summed)
 
     def reshard(self) -> Estimate:
         stored, copy = self.weights(self.stored, self.train), self.rollout_weights()
         arrays = {"weights of training": stored, "weights of rollouts": copy}
         arrays["arrays between the two layouts"] = copy if self.relaid else 0.0  # compiled: 0.7 to 0.9 of a copy
-        merged = 16 * self.kernels / (self.roll.gathered_over * self.roll.tensor) if self.lora and self.merges else 0.0
-        moved, train, roll = stored + copy + 2 * copy * self.relaid + merged, self.train, self.roll
+        train, roll = self.train, self.roll
         stays = min(1.0, roll.tensor / train.tensor) * min(1.0, roll.gathered_over / train.gathered_over)
         sent = copy * (1 - stays * (not self.separate))
-        return Estimate(arrays, self.beside_policy(), 0.0, sum(arrays.values()), sent, 0.0, moved_bytes=moved)
+        return Estimate(arrays, self.beside_policy(), 0.0, sum(arrays.values()), sent, 0.0)
 
     def promote(self) -> Estimate:
         """The promotion of an expanded base: its lane is read on its shard, and summed to all of them."""
@@ -512,8 +460,7 @@ class Estimator:
         arrays["whole rows on every shard"] = 2 * gathered if shards > 1 else 0.0
         beside = self.beside_rollouts() | {"weights of rollouts": self.rollout_weights()}
         sent, text = 2 * (shards - 1) / shards * gathered, f"a trunk of {capacity}"
-        moved = 2 * arrays["trunks"] + 2 * arrays["whole rows on every shard"]
-        return Estimate(arrays, beside, 0.0, sum(arrays.values()), 0.0, sent, moved_bytes=moved, shape=text)
+        return Estimate(arrays, beside, 0.0, sum(arrays.values()), 0.0, sent, shape=text)
 
     def devices_of(self, name: str) -> int:
         """The number of devices on which the program of this name runs."""

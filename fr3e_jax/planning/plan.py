@@ -35,14 +35,6 @@ from fr3e_jax.session.model import configured_architecture, rollout_tensor
 
 
 @dataclass(frozen=True)
-class StartUp:
-    """Compilations of a run with an empty cache; zeros unless the plan compiled all of its programs."""
-
-    programs: int = 0
-    seconds: float = 0.0  # one after another, if each takes as long as the planned one of its function
-
-
-@dataclass(frozen=True)
 class Plan:
     """The result of `fr3e plan`."""
 
@@ -63,7 +55,6 @@ class Plan:
     cheaper: list[Change] = field(default_factory=list)  # made together
     route_bytes: int = 0  # of the experts that are recorded for a token
     sampler_devices: int = 0  # of the devices, those that only sample
-    start: StartUp = StartUp()
 
     @property
     def fits(self) -> bool:
@@ -111,7 +102,7 @@ def make_plan(
         recipe's programs; or the hardware does not run the attention that the recipe names.
     """
     architecture = configured_architecture(config, vocab_size)
-    config = _with_choices(config, architecture, topology)
+    config = with_choices(config, architecture, topology)
     check_experts(config, architecture)
     assumed = assumed or Assumptions(config.rollout.max_response_tokens)
     estimator = Estimator(config, architecture, topology.devices, assumed.response_tokens)
@@ -120,18 +111,14 @@ def make_plan(
     if unknown := [name for name in names if name not in all_names]:
         raise ValueError(f"--programs {unknown[0]}: this recipe runs {', '.join(all_names)}")
     programs = Programs(config, devices, vocab_size) if devices is not None else None
-    plans, seconds = [], {}
+    plans = []
     for name in [name for name in all_names if not names or name in names]:
         plan = estimated_plan(name, estimator, topology)
         if programs is not None:
-            target = programs.target(name)
-            plan = compiled_plan(target, plan, topology)
-            seconds[target.function] = max(plan.compile_seconds, seconds.get(target.function, 0.0))
+            plan = compiled_plan(programs.target(name), plan, topology)
         plans.append(plan)
         planned(plan)
     complete = len(plans) == len(all_names)
-    declared = [declaration.program for declaration in programs.of_a_run()] if programs is not None and complete else []
-    start = StartUp(len(declared), sum(seconds.get(program, 0.0) for program in declared))
     return Plan(
         recipe=config.name,
         algorithm=config.algorithm,
@@ -146,12 +133,11 @@ def make_plan(
         advice={name: advise(estimator, name) for name in [plan.name for plan in plans if not plan.fits]},
         route_bytes=route_bytes(architecture),
         sampler_devices=config.mesh.sampler_devices,
-        start=start,
         **(_of_step(estimator, plans, topology, assumed, efficiency) if complete else {}),
     )
 
 
-def _with_choices(config: Config, architecture: Architecture, topology: Topology) -> Config:
+def with_choices(config: Config, architecture: Architecture, topology: Topology) -> Config:
     """The recipe with what a run on this hardware chooses: attention, and type and layout of the rollouts' weights."""
     model, platform = config.model, topology.chip.platform
     attention = chosen_attention(model.attention, platform, architecture.head_dim)

@@ -69,7 +69,6 @@ def _heading(plan: Plan) -> Iterator[str]:
 
 
 def _programs(plan: Plan) -> Iterator[str]:
-    moved = "by estimate" if plan.estimated else "by the compiled text"
     hbm = plan.programs[0].hbm_bytes
     yield f"GiB per device (of {gib(hbm)})"
     columns = (
@@ -80,7 +79,6 @@ def _programs(plan: Plan) -> Iterator[str]:
         "total",
         "HBM",
         "FLOPs",
-        "moved",
         "sent",
         "floor",
         "limited by",
@@ -91,11 +89,10 @@ def _programs(plan: Plan) -> Iterator[str]:
         beside = sum(p.resident.values())
         sent = p.sent_bytes + p.sent_between_slices
         cells = [*compiled, gib(p.peak_bytes), gib(beside), gib(p.total_bytes), f"{p.share:.0%}"]
-        cells += [amount(p.flops), gib(p.moved_bytes), gib(sent), seconds(p.floor_seconds), p.dominated_by]
+        cells += [amount(p.flops), gib(sent), seconds(p.floor_seconds), p.dominated_by]
         verdict = "" if p.fits else "  DOES NOT FIT"
         yield f"{p.name:<11}" + "".join(f"{cell:>13}" for cell in cells) + verdict
     yield "peak: of the program; beside it: arrays of the run that stay; total: both, with its share of the HBM"
-    yield "moved: through a device's HBM in a call, intermediate arrays included, " + moved
     yield "FLOPs: of all devices; sent: by one of them; floor: least time of a call at published peaks; all by estimate"
     yield ""
     for p in plan.programs:
@@ -182,11 +179,6 @@ def _verdict(plan: Plan) -> Iterator[str]:
     if not plan.estimated:
         took = seconds(sum(program.compile_seconds for program in plan.programs))
         yield f"  compiled {len(plan.programs)} programs in {took}; `fr3e compile --list` names all of a run"
-    if plan.start.programs:
-        yield (
-            f"  a run with an empty cache compiles up to {plan.start.programs} programs for its first steps: about "
-            f"{seconds(plan.start.seconds)} here, if each size takes as long as the one planned"
-        )
     if plan.expected is not None:
         yield from _expectation(plan.expected)
     if plan.cheaper:

@@ -16,7 +16,6 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.micro_batch_shapes import declared_rows
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.planning.workload import STOP_IDS, bases_per_prompt, largest_micro_batch
 from fr3e_jax.policy.lora import Adapted
@@ -24,7 +23,7 @@ from fr3e_jax.programs.program import Declarations, Declared, Program, programs_
 from fr3e_jax.programs.shardings import abstract_arrays
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
-from fr3e_jax.session.declared_programs import declare_all, decoder_calls
+from fr3e_jax.session.declared_programs import decoder_calls
 from fr3e_jax.session.model import open_model
 from fr3e_jax.session.teacher import open_teacher
 
@@ -101,13 +100,6 @@ class Programs:
         declared = self._declared(name)
         beside = self._beside_training(name) if name in _OF_TRAINING else self._beside_sampling(name)
         return Target(name, *declared, resident=beside)
-
-    def of_a_run(self) -> list[Declared]:
-        """All programs that a run with these settings may compile, tools left out."""
-        config, key_cost = self.config, self.architecture.key_cost
-        shapes = replace(declared_shapes(config), rows=declared_rows(config, self.training.shards, key_cost))
-        parts = self.weights, self.decoder, self.training, self.critic
-        return declare_all(Declarations(), config, shapes, decoder_calls(config, STOP_IDS), *parts)
 
     def _declared(self, name: str) -> Declared:
         """The declaration of a program; of the two kinds of decode steps, those of explored rollouts come last."""

@@ -13,11 +13,9 @@ from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.learning.update import reads_old_logprobs
 from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.critic_programs import CriticPrograms
-from fr3e_jax.programs.decoder_programs import DecoderCall, DecoderPrograms
+from fr3e_jax.programs.decoder_programs import DecoderCall
 from fr3e_jax.programs.decoder_state import DecodeState
 from fr3e_jax.programs.program import Declarations, Declared
-from fr3e_jax.programs.reshard import RolloutWeights
-from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.shardings import abstract_arrays
 from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
 from fr3e_jax.rollouts.declared_shapes import base_call, explore_call, return_call
@@ -37,25 +35,11 @@ def declare_programs(
       session: of the run; no weight of it is read.
       programs, critic: of the run.
     """
-    sampler = session.sampler
+    config, sampler, shapes = session.config, session.sampler, session.shapes
+    weights, decoder = sampler.weights, sampler.engine.programs
     recognised = sampler.toolbox or sampler.stops
     table = None if recognised is None else recognised.table.shape
-    calls = decoder_calls(session.config, len(session.texts.codec.stop_ids), table)
-    rollouts = sampler.weights, sampler.engine.programs
-    return declare_all(declare, session.config, session.shapes, calls, *rollouts, programs, critic)
-
-
-def declare_all(
-    declare: Declarations,
-    config: Config,
-    shapes: Shapes,
-    calls: list[DecoderCall],
-    weights: RolloutWeights,
-    decoder: DecoderPrograms,
-    programs: TrainPrograms,
-    critic: CriticPrograms | None,
-) -> list[Declared]:
-    """`declare_programs` of the parts of a run, which `fr3e plan` has without a session."""
+    calls = decoder_calls(config, len(session.texts.codec.stop_ids), table)
     arrays = programs.abstract_arrays()
     trained = arrays["params"]
     policy = trained if programs.base is None else programs.base.abstract_below(trained)

@@ -51,13 +51,15 @@ def _require_compiler(needed: str) -> None:
 
 
 PRODUCT_OF_SPLIT_WEIGHTS = """
+import sys
 from fr3e_jax.planning.absent_devices import enter_planning_for
 devices = enter_planning_for("v5e:4x4")
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from fr3e_jax.planning.compile import topology_devices
-from fr3e_jax.planning.traffic import Traffic
 from fr3e_jax.programs.program import Program, abstract
+sys.path.insert(0, "benchmarks")
+from program_traffic import Traffic
 
 mesh = Mesh(np.reshape(topology_devices(devices), (4, 4)), ("fsdp", "tensor"))
 def split(*axes):

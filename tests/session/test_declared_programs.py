@@ -11,10 +11,9 @@ import pytest
 
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.loop import run
-from fr3e_jax.planning.targets import Programs
 from fr3e_jax.programs.program import Declarations, Program
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
-from fr3e_jax.session.declared_programs import declare_programs, sizes_text
+from fr3e_jax.session.declared_programs import declare_programs
 from fr3e_jax.session.session import open_session
 
 
@@ -55,15 +54,6 @@ def test_a_call_of_the_decoder_compiles_nothing_that_was_not_declared(tiny_run, 
     ]
     engine.sample(params, explored)
     assert compiled == []
-
-
-def test_a_plan_counts_the_programs_of_a_run(tiny_run):
-    config = tiny_run.config()
-    session = open_session(config)
-    model, devices, size = session.model, jax.devices()[: session.model.mesh.size], len(session.texts.codec)
-    declared = declare_programs(Declarations(), session, model.train_programs(config), model.critic_programs(config))
-    planned = Programs(config, devices, size).of_a_run()
-    assert [(p.program.name, sizes_text(p)) for p in planned] == [(p.program.name, sizes_text(p)) for p in declared]
 
 
 @pytest.mark.parametrize(("cores", "asked", "ahead"), [(1, True, False), (2, True, True), (2, False, False)])

@@ -112,9 +112,9 @@ def test_a_mesh_that_does_not_fit_the_teacher_is_refused(copied, session, tiny_r
 def test_a_teacher_in_int8_keeps_none_of_the_arrays_that_were_loaded(model, session, tiny_run):
     config = tiny_run.config(teacher__path=str(model), teacher__param_dtype="int8")
     teacher = open_teacher(config, session.model.architecture, one_device())
-    before = {id(array) for array in jax.live_arrays()}
+    before = jax.live_arrays()  # held, or an array to come may get the id of one that is gone
     leaves = jax.tree.leaves(teacher.params())
-    assert {id(array) for array in jax.live_arrays()} - before == {id(leaf) for leaf in leaves}
+    assert {id(array) for array in jax.live_arrays()} - set(map(id, before)) == {id(leaf) for leaf in leaves}
 
 
 def test_a_session_that_trains_reads_the_teacher_and_others_do_not(tiny_run, copied):

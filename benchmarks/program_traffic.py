@@ -5,10 +5,16 @@ placed in a chip's fast memory. A fusion is one operation. Of an array from whic
 only writes one or scatters, the slice counts. A fused kernel counts as the bytes that it states, or else its operands
 count once.
 The L2 cache of a GPU counts as empty, so the figure is an upper bound for small arrays.
+
+    python benchmarks/program_traffic.py RECIPE [SECTION.FIELD=VALUE ...] --topology h100:1 [--programs decode,...]
+
+prints the figure of each program, with fused kernels of decode steps and without them: the text tells the capacity of
+their caches, and not how much is filled. It needs the compiler that `fr3e plan` needs.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -180,3 +186,42 @@ def _size(kind: str, sizes: str) -> int:
     width = re.search(r"\d+", kind)  # tokens and opaque values have none
     bits = 8 if kind == "pred" else int(width[0]) if width else 0
     return math.prod(int(size) for size in sizes.split(",") if size) * bits // 8
+
+
+def main() -> None:
+    from fr3e_jax.configuration import load_config
+    from fr3e_jax.planning.absent_devices import enter_planning_for
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--topology", required=True)
+    parser.add_argument("--programs", default="", help="names, by commas; all that the recipe runs if empty")
+    arguments = parser.parse_intermixed_args()
+    topology = enter_planning_for(arguments.topology)
+    # What loads jax comes after that.
+    from fr3e_jax.learning.trained_trunks import trains_trunks
+    from fr3e_jax.planning.compile import topology_devices
+    from fr3e_jax.planning.estimate import Estimator
+    from fr3e_jax.planning.plan import with_choices
+    from fr3e_jax.planning.targets import Programs
+    from fr3e_jax.planning.tuning import program_names
+    from fr3e_jax.session.model import configured_architecture
+
+    config = load_config(arguments.recipe, arguments.overrides, training=False)
+    architecture = configured_architecture(config, 0)
+    config = with_choices(config, architecture, topology)
+    estimator = Estimator(config, architecture, topology.devices)
+    shape, shards = estimator.micro_batch, estimator.train.batch_shards
+    scored = shape.room + shape.trunk_size * trains_trunks(config.explore)
+    chunks = -(-shape.rows // shards * scored // config.training.token_chunk)
+    programs = Programs(config, topology_devices(topology))
+    for name in arguments.programs.split(",") if arguments.programs else program_names(config, estimator):
+        trips = config.rollout.decode_chunk if name in ("decode", "explore") else chunks
+        traffic = Traffic(programs.target(name).lower().compile().as_text(), trips=trips)
+        moved, rest = traffic.moved_bytes() / 1e9, traffic.moved_bytes(without="decode_kernel|cache_kernel") / 1e9
+        print(f"{name:<12}{moved:10.3f} GB, {rest:10.3f} without the kernels of decode steps")
+
+
+if __name__ == "__main__":
+    main()

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
-from fr3e_jax.planning.traffic import Traffic
+_SCRIPT = Path(__file__).parents[1] / "benchmarks" / "program_traffic.py"
+_spec = importlib.util.spec_from_file_location("program_traffic", _SCRIPT)
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+Traffic = _module.Traffic
 
 LOOP = """HloModule m
 %body (p: (s32[], f32[8,64])) -> (s32[], f32[8,64]) {
