@@ -31,7 +31,7 @@ class ProgramPlan:
     shape: str
     hbm_bytes: int  # that a program and the arrays beside it may use
     peak_bytes: int  # of the program alone; of a refused program, the bytes it asked for
-    resident: dict[str, int]  # other arrays of the run that stay on the device while the program runs
+    resident: dict[str, int]  # by estimate: other arrays of the run that stay on the device while the program runs
     flops: int  # of matrix products, by estimate
     read_bytes: int  # through HBM, by estimate: the least that the program reads and writes
     sent_bytes: int  # over the links of a slice or host, by estimate
@@ -138,8 +138,7 @@ def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) ->
     A program that is too large gives a plan with ``refused``.
     """
     arguments = device_bytes(target.arguments)
-    resident = {name: device_bytes(tree) for name, tree in target.resident.items()}
-    plan = replace(estimated, resident=resident, argument_bytes=arguments, estimated=False)
+    plan = replace(estimated, argument_bytes=arguments, estimated=False)
     started = time.monotonic()
     try:
         compiled = target.lower().compile()
@@ -150,8 +149,6 @@ def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) ->
         plan = replace(plan, refused=True, peak_bytes=requested, temporary_bytes=requested - arguments)
     else:
         memory = compiled.memory_analysis()
-        if (unread := arguments - memory.argument_size_in_bytes) > 0:  # they stay on the device all the same
-            resident["arguments that it does not read"] = unread
         plan = replace(
             plan,
             argument_bytes=memory.argument_size_in_bytes,

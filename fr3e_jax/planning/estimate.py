@@ -7,8 +7,10 @@ largest shapes of the recipe. FLOPs and bytes read are those at a mean length of
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import jax
 
@@ -33,6 +35,7 @@ from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.row_shape import RowShape
+from fr3e_jax.programs.shardings import param_shardings
 from fr3e_jax.session.adapters_and_experts import lora_settings
 
 SAMPLING = ("prefill", "decode", "promote", "explore")  # programs on the mesh of rollouts
@@ -63,9 +66,19 @@ class Estimate:
 
 
 @lru_cache(maxsize=64)
-def _adapter_elements(architecture: Architecture, lora: LoraSettings) -> int:
-    leaves = jax.tree.leaves(build_adapted_network(architecture, lora)[1].adapters)
-    return sum(leaf.size for leaf in leaves)
+def _adapter_elements(architecture: Architecture, lora: LoraSettings, sizes: MeshSizes) -> int:
+    """Elements of all adapters on a device; some lie whole on it."""
+    adapters, axes = _adapters(architecture, lora)
+    shardings = param_shardings(sizes.abstract_mesh, adapters, axes, architecture)
+    parts = jax.tree.map(lambda leaf, sharding: math.prod(sharding.shard_shape(leaf.shape)), adapters, shardings)
+    return sum(jax.tree.leaves(parts))
+
+
+@lru_cache(maxsize=8)
+def _adapters(architecture: Architecture, lora: LoraSettings) -> tuple[Any, Any]:
+    """Abstract adapters and their logical axes."""
+    _, abstract, axes = build_adapted_network(architecture, lora)
+    return abstract.adapters, axes.adapters
 
 
 @lru_cache(maxsize=8)
@@ -103,7 +116,6 @@ class Estimator:
         axes = ("replica", "tensor", "expert")
         self.relaid = any(getattr(self.roll, axis) != getattr(self.train, axis) for axis in axes)
         self.lora = lora_settings(config.model.lora)
-        self.adapters = 0 if self.lora is None else _adapter_elements(architecture, self.lora)
         self.merges = config.model.lora.rollouts == "merged"
         self.separate = config.mesh.sampler_devices > 0  # of the devices, some only sample
         other = self.int8 or self.read != self.stored or (self.lora is not None and self.merges)
@@ -163,7 +175,12 @@ class Estimator:
         """Bytes on a device of what is trained, as of its gradient and of each moment: all parameters, or adapters."""
         if self.lora is None:
             return self.weights(self.stored, sizes)
-        return self.adapters * _WIDTH["float32"] / (sizes.gathered_over * sizes.tensor)
+        return _adapter_elements(self.a, self.lora, sizes) * _WIDTH["float32"]
+
+    @property
+    def policy_weights(self) -> float:
+        """Bytes on a device of the weights of training: all parameters, and adapters on them."""
+        return self.weights(self.stored, self.train) + (0.0 if self.lora is None else self.trained(self.train))
 
     def rollout_weights(self) -> float:
         """Bytes on a device of the weights that rollouts read."""
@@ -197,14 +214,16 @@ class Estimator:
         if self.config.teacher.path:
             arrays["teacher"] = self.teacher._network_read(self.teacher.read, self.teacher.train)
         if self.config.advantage.base_estimator == "gae":
-            arrays["critic and its optimizer"] = 3 * self.weights(self.stored, self.train)
+            head = 0 if self.a.tie_word_embeddings else self.a.vocab_size * self.a.hidden_size  # a critic has none
+            share = 1 - head / self.a.num_parameters
+            arrays["critic and its optimizer"] = 3 * share * self.weights(self.stored, self.train)
         return arrays
 
     def beside_rollouts(self) -> dict[str, float]:
         """Arrays of training that stay on the devices while rollouts are sampled."""
         if self.separate:
             return {}
-        copied = {"weights of training": self.weights(self.stored, self.train)} if self.copies else {}
+        copied = {"weights of training": self.policy_weights} if self.copies else {}
         return self.beside_policy() | copied
 
     def promoted_bytes(self) -> float:
@@ -249,6 +268,7 @@ class Estimator:
             read_caches = self._filled_caches(slots, busy, shape.trunk_capacity, shape.capacity, explore)
         weights = self._network_read(min(self.read, self.compute), self.roll)
         beside = self.beside_rollouts() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
+        beside |= {} if explore else {"prefilled prompts": arrays["trunks"]}
         tokens = shape.slots * shape.lanes
         attended = self._attention_flops((tokens, shape.trunk_capacity + shape.capacity))
         flops = 2 * tokens * (self.active_kernels + a.vocab_size * a.hidden_size) + attended
@@ -349,7 +369,7 @@ class Estimator:
         beside = self.beside_policy()
         theirs = self.teacher.accumulate(backward=False)
         arrays = theirs.arrays | {"weights": beside.pop("teacher")}
-        return replace(theirs, arrays=arrays, resident=beside | {"policy": self.weights(self.stored, self.train)})
+        return replace(theirs, arrays=arrays, resident=beside | {"policy": self.policy_weights})
 
     def gradient(self) -> Estimate:
         """`accumulate`, with the teacher's forward pass before it where the loss has its term."""
@@ -442,7 +462,7 @@ class Estimator:
         return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0, summed_bytes=summed)
 
     def reshard(self) -> Estimate:
-        stored, copy = self.weights(self.stored, self.train), self.rollout_weights()
+        stored, copy = self.policy_weights, self.rollout_weights()
         arrays = {"weights of training": stored, "weights of rollouts": copy}
         arrays["arrays between the two layouts"] = copy if self.relaid else 0.0  # compiled: 0.7 to 0.9 of a copy
         train, roll = self.train, self.roll

@@ -41,6 +41,13 @@ class MeshSizes:
         """Devices from which each weight is gathered."""
         return self.fsdp * self.context * self.expert
 
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        replica, fsdp, context, tensor, expert = astuple(self)
+        if expert > 1:
+            return AbstractMesh((replica, fsdp, expert, context, tensor), EXPERT_MESH_AXES)
+        return AbstractMesh((replica, fsdp, context, tensor), MESH_AXES)
+
 
 def training_sizes(mesh: MeshConfig, devices: int) -> MeshSizes:
     """The sizes of the training mesh.
@@ -84,10 +91,7 @@ def check_meshes(mesh: MeshConfig, architecture: Architecture, topology: Topolog
 
 @lru_cache(maxsize=1024)
 def _check(architecture: Architecture, sizes: MeshSizes, prefix: str) -> None:
-    replica, fsdp, context, tensor, expert = astuple(sizes)
-    mesh = AbstractMesh((replica, fsdp, context, tensor), MESH_AXES)
-    if expert > 1:
-        mesh = AbstractMesh((replica, fsdp, expert, context, tensor), EXPERT_MESH_AXES)
+    mesh = sizes.abstract_mesh
     param_shardings(mesh, *_network(architecture), architecture, prefix=prefix)
     cache_sharding(mesh, architecture)
     kept_hidden_sharding(mesh, architecture)

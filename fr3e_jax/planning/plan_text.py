@@ -92,7 +92,7 @@ def _programs(plan: Plan) -> Iterator[str]:
         cells += [amount(p.flops), gib(sent), seconds(p.floor_seconds), p.dominated_by]
         verdict = "" if p.fits else "  DOES NOT FIT"
         yield f"{p.name:<11}" + "".join(f"{cell:>13}" for cell in cells) + verdict
-    yield "peak: of the program; beside it: arrays of the run that stay; total: both, with its share of the HBM"
+    yield "peak: of the program; beside it: what stays of the run, by estimate; total: both, with its share of the HBM"
     yield "FLOPs: of all devices; sent: by one of them; floor: least time of a call at published peaks; all by estimate"
     yield ""
     for p in plan.programs:

@@ -7,6 +7,7 @@ with a verifier of one's own, and in sweeps.
 from __future__ import annotations
 
 import shlex
+import sys
 
 import pytest
 
@@ -167,6 +168,7 @@ def folder(tmp_path_factory):
         (path / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
+        patch.setattr(sys, "path", [*sys.path])  # a user's file adds its folder: other tests must not find its modules
         yield path
 
 

@@ -34,7 +34,7 @@ def counted(jaxpr, trips: int = 1) -> int:
 
 def flops_of(programs: Programs, name: str, trips: int = 1) -> int:
     target = programs.target(name)
-    return counted(target.function.trace(*target.arguments, **target.options).jaxpr.jaxpr, trips)
+    return counted(target.program.trace(*target.arguments, **target.options).jaxpr.jaxpr, trips)
 
 
 @pytest.fixture(scope="module")
