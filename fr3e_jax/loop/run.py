@@ -34,6 +34,7 @@ from fr3e_jax.runs.run_directory import write_json_atomic
 from fr3e_jax.runs.run_lock import RunDirectoryGone
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
+from fr3e_jax.session.checkpoint_changes import missing_records
 from fr3e_jax.session.declared_programs import compiled_ahead
 from fr3e_jax.session.grading import GradingFailed
 from fr3e_jax.session.opening import OpenedRun, Restored
@@ -222,6 +223,9 @@ class TrainingRun(OngoingRun):
         limits = {"max_steps": training.max_steps, "max_sampled_tokens": training.max_sampled_tokens}
         limits |= {"first_step": state.step, "sampled_tokens": ledger.sampled_tokens}
         super().__init__(opened, state, restored, callbacks, **limits)
+        if restored and self.session.processes.first:
+            stored = self.config.runtime.store_rollouts
+            self.changes += missing_records(opened.directory, restored.step, stored=stored)
 
     def compiled_ahead(self) -> contextlib.AbstractContextManager:
         runtime = self.config.runtime  # a profile would show the threads' work as the run's

@@ -7,12 +7,9 @@ largest shapes of the recipe. FLOPs and bytes read are those at a mean length of
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
-
-import jax
 
 from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.sampler_rules import INT8
@@ -21,6 +18,7 @@ from fr3e_jax.configuration.teacher_section import TeacherConfig
 from fr3e_jax.hub import model_directory
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.planning.mesh_sizes import MeshSizes, rollout_sizes, training_sizes
+from fr3e_jax.planning.targets import device_bytes
 from fr3e_jax.planning.workload import (
     bases_per_prompt,
     decoder_sizes,
@@ -35,7 +33,7 @@ from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.row_shape import RowShape
-from fr3e_jax.programs.shardings import param_shardings
+from fr3e_jax.programs.shardings import abstract_arrays, param_shardings
 from fr3e_jax.session.adapters_and_experts import lora_settings
 
 SAMPLING = ("prefill", "decode", "promote", "explore")  # programs on the mesh of rollouts
@@ -66,12 +64,11 @@ class Estimate:
 
 
 @lru_cache(maxsize=64)
-def _adapter_elements(architecture: Architecture, lora: LoraSettings, sizes: MeshSizes) -> int:
-    """Elements of all adapters on a device; some lie whole on it."""
+def _adapter_bytes(architecture: Architecture, lora: LoraSettings, sizes: MeshSizes) -> int:
+    """Bytes of all adapters on a device; some lie whole on it."""
     adapters, axes = _adapters(architecture, lora)
     shardings = param_shardings(sizes.abstract_mesh, adapters, axes, architecture)
-    parts = jax.tree.map(lambda leaf, sharding: math.prod(sharding.shard_shape(leaf.shape)), adapters, shardings)
-    return sum(jax.tree.leaves(parts))
+    return device_bytes(abstract_arrays(adapters, shardings))
 
 
 @lru_cache(maxsize=8)
@@ -175,7 +172,7 @@ class Estimator:
         """Bytes on a device of what is trained, as of its gradient and of each moment: all parameters, or adapters."""
         if self.lora is None:
             return self.weights(self.stored, sizes)
-        return _adapter_elements(self.a, self.lora, sizes) * _WIDTH["float32"]
+        return _adapter_bytes(self.a, self.lora, sizes)
 
     @property
     def policy_weights(self) -> float:

@@ -1,18 +1,22 @@
-"""Changes since the checkpoint that a resumed run goes on from: settings, data, versions.
+"""Changes since the checkpoint that a resumed run goes on from: settings, data, versions, records of its steps.
 
 `train`, `sft` and `rft` share it. `fr3e_jax.runs.checkpoints` finds the checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import collect, read_provenance
 from fr3e_jax.configuration.settings import flat_settings
+from fr3e_jax.runs import rollout_store
+from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes
 from fr3e_jax.runs.run_directory import RunDirectory
 
+READ_BYTES = 200_000_000  # of compressed rollouts, the newest; earlier files only have to be there
 MUST_AGREE = (
     *("seed", "data.seed", "data.weights", "training data", "demonstrations", "held-out data", "tokenizer"),
     *("base weights", "teacher weights", "network"),
@@ -104,3 +108,39 @@ def version_changes(run_dir: RunDirectory) -> list[str]:
     return damage + [
         f"{name}: {was} before, {is_now} now" for name, was, is_now in [*pairs, ("code", *commits)] if was != is_now
     ]
+
+
+def missing_records(run_dir: RunDirectory, step: int, *, stored: bool) -> list[str]:
+    """Lines about records of the steps up to ``step`` that are missing or unreadable.
+
+    ``stored``: the run stores rollouts and the responses of evaluations.
+    """
+    records = read_metrics(run_dir.metrics)
+    recorded, evaluated = ({r["step"] for r in records if r["kind"] == kind} for kind in ("train", "eval"))
+    missing = sorted(set(range(1, step + 1)) - recorded)
+    lines = [f"{run_dir.metrics} lacks the training metrics of {_steps(missing)}"] if missing else []
+    if not stored:
+        return lines
+    if broken := _broken(run_dir, range(step, 0, -1), "step"):
+        lines.append(f"{run_dir.rollouts} lacks whole rollouts of {_steps(broken)}")
+    held_out = sorted(evaluated & set(range(step + 1)), reverse=True)
+    if broken := _broken(run_dir, held_out, "eval"):
+        lines.append(f"{run_dir.rollouts} lacks whole responses of the evaluation of {_steps(broken)}")
+    return lines
+
+
+def _broken(run_dir: RunDirectory, steps: Iterable[int], stem: str) -> list[int]:
+    """The steps, of those given from the newest, whose file is missing, or damaged as far as files are read."""
+    broken, left = [], READ_BYTES
+    for step in steps:
+        path = rollout_path(run_dir, step, stem=stem)
+        size = stored_bytes(path)
+        left -= size
+        if not size or (left > 0 and not rollout_store.is_whole(path)):
+            broken.append(step)
+    return sorted(broken)
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+    return f"step{'s' * (len(numbers) > 1)} {shown}; training goes on without them"

@@ -9,7 +9,8 @@ import pytest
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, to_yaml
 from fr3e_jax.loop.train import train
-from fr3e_jax.session.checkpoint_changes import changes, refuse_another_run
+from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.checkpoint_changes import changes, missing_records, refuse_another_run
 
 
 @pytest.fixture
@@ -86,6 +87,24 @@ def test_another_tokenizer_is_refused(copied, tiny_run, session, tmp_path):
     config = tiny_run.config(model__tokenizer=str(tmp_path / "tokenizer"), training__max_steps=5)
     with pytest.raises(ConfigError, match=r"tokenizer: 24 tokens, \w+ in the checkpoint, 24 tokens, \w+ now"):
         train(config, copied, resume=True)
+
+
+def test_missing_metrics_and_torn_rollouts_are_named(copied):
+    lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_text("".join(line for line in lines if '"step": 2, "kind": "train"' not in line))
+    run = RunDirectory(copied)
+    torn = copied / "rollouts" / "step_000003.jsonl.gz"
+    torn.write_bytes(torn.read_bytes()[:-20])
+    (copied / "rollouts" / "step_000004.jsonl.gz").unlink()
+    torn = copied / "rollouts" / "eval_000002.jsonl.gz"
+    torn.write_bytes(torn.read_bytes()[:-20])
+    (copied / "rollouts" / "eval_000000.jsonl.gz").unlink()
+    assert missing_records(run, 4, stored=True) == [
+        f"{run.metrics} lacks the training metrics of step 2; training goes on without them",
+        f"{run.rollouts} lacks whole rollouts of steps 3, 4; training goes on without them",
+        f"{run.rollouts} lacks whole responses of the evaluation of steps 0, 2; training goes on without them",
+    ]
+    assert len(missing_records(run, 4, stored=False)) == 1
 
 
 @pytest.mark.parametrize("end", [b"", b"\0\0\0\0"], ids=["cut", "zeros"])
