@@ -213,11 +213,12 @@ class Grading:
         The processes speak once in each pass over the open requests, about all of them; a request that is new in a
         pass waits for the next one.
         """
-        self._awaited.add(request)
-        if self._processes.count == 1 or request in self._asked or not self._asked:
-            self._asked.clear()
-            self._collect()
-        self._asked.add(request)
+        if request not in self._ready:  # or it would be collected a second time, without verdicts
+            self._awaited.add(request)
+            if self._processes.count == 1 or request in self._asked or not self._asked:
+                self._asked.clear()
+                self._collect()
+            self._asked.add(request)
         return self._ready.pop(request, None)
 
     def _collect(self) -> None:

@@ -74,6 +74,22 @@ def test_no_process_chooses_before_all_have_their_verdicts():
     assert together(2, lambda p: graded(p, verdict_of)[0].verdicts_if_done(1) is None) == [False, False]
 
 
+def test_verdicts_that_another_request_brought_are_kept_until_they_are_asked_for():
+    """The second request brings those of the first, and is graded itself before the first is asked for again."""
+    arrived = set()
+
+    def submitted(_, case):
+        return SimpleNamespace(done=lambda: case[0] in arrived, result=verdict_of(0, case).result)
+
+    grading, _ = graded(Processes(), submitted)
+    assert grading.verdicts_if_done(0) is None
+    arrived.add(0)
+    assert grading.verdicts_if_done(1) is None
+    arrived.add(1)
+    verdicts = [grading.verdicts_if_done(request) for request in (0, 1)]
+    assert verdicts == [[Verdict(r + b / 4, "right" if b else "wrong") for b in range(3)] for r in range(2)]
+
+
 def test_processes_speak_once_in_a_pass_over_the_open_requests():
     def ask(processes):
         grading, _ = graded(processes, verdict_of)
