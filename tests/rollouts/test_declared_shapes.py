@@ -51,4 +51,6 @@ def test_calls_that_leave_lanes_idle_have_layouts_of_their_own():
     shapes = shapes_of("demo")
     assert shapes.smaller == (LaneLayout(16, 6),), "256 base rollouts nearly fill the 272 lanes; returns do not"
     assert shapes.layout(16, 6) == shapes.layout(3, 4) == (16, 6)
-    assert shapes.layout(16, 16) == shapes.layout(17, 1) == (16, 17)
+    assert shapes.layout(17, 6) == (16, 6), "trunks that wait for a slot fill no further lanes"
+    assert shapes.layout(16, 16) == shapes.layout(17, 7) == (16, 17)
+    assert shapes_of("demo_fr3e").layout(17, 1) == (16, 17), "a layout of fewer slots would let trunks wait"
