@@ -245,6 +245,8 @@ class ServingDecoder:
             self._resize(slots, more_lanes, self._trunk_capacity)
         elif more_slots > slots:
             self._resize(more_slots, lanes, self._trunk_capacity)
+        elif (used := _size(int(np.flatnonzero(~idle.all(axis=0))[-1]) + 1, least=1)) < lanes:  # lanes become slots
+            self._resize(slots, used, self._trunk_capacity)
         else:
             return None
         return self._seat(entry, fresh)

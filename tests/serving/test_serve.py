@@ -26,11 +26,13 @@ from transformers import PreTrainedTokenizerFast
 
 from fr3e_jax.api.policy import Policy
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.rollouts.requests import Branch, Sampling
 from fr3e_jax.session.model import Model
 
 uvicorn = pytest.importorskip("uvicorn")
 
 from fr3e_jax.serving.answers import Limits  # noqa: E402
+from fr3e_jax.serving.decoder import Continuation, ServingDecoder  # noqa: E402
 from fr3e_jax.verbs.serve import open_server  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +112,26 @@ def until(condition, seconds=60.0):
 def idle(url):
     health = httpx2.get(f"{url}/health").json()
     return health["active"] == health["waiting"] == 0
+
+
+def test_lanes_become_slots_again_after_many_answers_to_one_prompt(policy):
+    programs, pad = policy.sampler.engine.programs, policy.texts.codec.pad_id
+    decoder = ServingDecoder(programs, policy.weights, lanes=16, chunk=8, pad_id=pad, stops=1, post=lambda pieces: None)
+    decoder.warm_up()
+
+    def ask(prompt: list[int], answer: int) -> None:
+        ids = np.array(prompt, np.int32)
+        branch = Branch(len(ids), (0, 0, 0, answer), 40, Sampling(1.0, stop_ids=(-1,)))
+        decoder._waiting.append(Continuation(ids, branch, 3, 40))
+
+    for answer in range(16):
+        ask([1, 2], answer)
+    decoder._round()
+    for i in range(16):
+        ask([1 + i % 4, 1 + i // 4, 3], 0)
+    for _ in range(8):
+        decoder._round()
+    assert len(decoder._running()) == 16
 
 
 def test_answers_and_branches_are_those_of_the_policy_whatever_else_runs(url, policy):
