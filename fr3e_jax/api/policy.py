@@ -60,6 +60,7 @@ class Completion:
     _magnitudes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
     _prompt_ids: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32), repr=False)
     _trunk: CachedTrunk | None = field(default=None, repr=False)
+    _tool_written: np.ndarray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -70,7 +71,8 @@ class Completion:
         return f"Completion({self.prompt!r}: {self.text!r}, {_counted(len(self), 'token')}{branched}{ending})"
 
     def _rollout(self) -> Rollout:
-        return Rollout(self.token_ids, self.logprobs, self.entropies, self._magnitudes, self.finished)
+        columns = (self.token_ids, self.logprobs, self.entropies, self._magnitudes)
+        return Rollout(*columns, self.finished, tool_written=self._tool_written)
 
 
 @dataclass(frozen=True, repr=False)
@@ -315,6 +317,7 @@ class Policy:
             _magnitudes=rollout.magnitudes.copy(),
             _prompt_ids=prompt_ids,
             _trunk=trunk,
+            _tool_written=rollout.tool_written,
         )
 
     def _places(self, completion: Completion, at: Any, anchors: int, call: int) -> list[int]:
@@ -334,7 +337,8 @@ class Policy:
             "uniform": completion.entropies,  # reads the length alone
             "random": np.random.default_rng([self.config.seed, call]).random(length),
         }
-        return find_anchors([sources[at]], AnchorRules(anchors), selection=at)[0].tolist()
+        sampled = [completion._rollout().sampled]
+        return find_anchors([sources[at]], AnchorRules(anchors), selection=at, sampled=sampled)[0].tolist()
 
     def _sampling(self, temperature: float | None, top_p: float | None, top_k: int) -> Sampling:
         r = self.config.rollout

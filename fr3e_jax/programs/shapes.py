@@ -57,7 +57,7 @@ class Shapes:
         return self.ring(min(self.chunk, self.rings[-1]), self.rings[-1])
 
     def layout(self, trunks: int, lanes: int) -> LaneLayout:
-        """The first layout with a slot for each of so many trunks, or with all slots, and with so many lanes of each."""
+        """The first layout with a slot for each trunk, or with all slots, and with so many lanes of each."""
         slots = min(trunks, self.slots)
         fits = (layout for layout in self.smaller if layout.slots >= slots and layout.lanes >= lanes)
         return next(fits, LaneLayout(self.slots, self.lanes))

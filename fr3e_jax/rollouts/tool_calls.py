@@ -93,7 +93,8 @@ class ToolCalls:
         branch, marks = self._requests[key[0]].branches[key[1]], self._toolbox.calls
         answered, begun = answered_calls(branch.prefix)
         self._branches[key] = BranchCalls(self._toolbox.seed_of(branch), begun, answered, len(answered))
-        return marks.run(begun, marks.off if len(answered) >= self._tool.max_calls else START)
+        state = marks.run([*begun, *branch.given], marks.off if len(answered) >= self._tool.max_calls else START)
+        return START if state == marks.stop else state
 
     def ask(self, key: Key, token_ids: np.ndarray) -> None:
         branch, tool, toolbox = self._branches[key], self._tool, self._toolbox

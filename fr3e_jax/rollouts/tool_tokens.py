@@ -43,8 +43,12 @@ class Pauses:
         self._states[lanes] = [self.calls.begin(key) for key in keys]
         self._tool_written[lanes] = _SAMPLE
         for lane, key in zip(zip(*np.nonzero(lanes), strict=True), keys, strict=True):
-            if given_ids := self._given(key):
-                self._put(lane, 0, np.asarray(given_ids, np.int32))
+            given = np.asarray(self._given(key), np.int32)
+            self._put(lane, 0, given)
+            if self._states[lane] == len(self._table) - 1:  # the prefix or the given tokens complete a call
+                self.calls.ask(key, given)
+                answer_ids, self._states[lane] = self.calls.answers([key])[key]
+                self._put(lane, len(given), answer_ids)
 
     def resume(self, active: np.ndarray, generated: np.ndarray) -> bool:
         """Resume paused lanes whose answers are due; return whether there are any.

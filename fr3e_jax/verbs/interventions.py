@@ -20,6 +20,7 @@ from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.loop.evaluate import HeldOut, held_out_problems
 from fr3e_jax.loop.rollout_entries import Entry, records_of
 from fr3e_jax.objectives.intervention import intervention, read_group, replaceable
@@ -196,7 +197,9 @@ def choose(
     """
     rollouts = [response.rollout for response in responses]
     allowed = [
-        rollout.sampled & ~np.isin(rollout.token_ids, stop_ids) & (np.arange(1, len(rollout.token_ids) + 1) < longest)
+        rollout.sampled
+        & ~np.isin(rollout.token_ids, stop_ids)
+        & (np.arange(1, len(rollout.token_ids) + 1) < min(longest, len(rollout.token_ids) + (not rollout.finished)))
         for rollout in rollouts
     ]
     entropies, logprobs = (
@@ -221,7 +224,7 @@ def _of_some(session: Session, weights: Params, responses: Sequence[SampledRespo
     engine, cap, sampling = session.sampler.engine, session.config.rollout.max_response_tokens, session.sampling()
     trunks = engine.prefill(weights, [np.concatenate([r.held_out.prompt_ids, r.rollout.token_ids]) for r in responses])
     positions = [(row, position) for row, response in enumerate(responses) for position in response.chosen]
-    starts, stops = [len(response.held_out.prompt_ids) for response in responses], session.texts.codec.stop_ids
+    starts = [len(response.held_out.prompt_ids) for response in responses]
     others = engine.programs.alternatives(
         weights,
         trunks[0].batch,
@@ -230,14 +233,17 @@ def _of_some(session: Session, weights: Params, responses: Sequence[SampledRespo
         np.array([responses[row].rollout.token_ids[position] for row, position in positions]),
     )
     branches: list[list[Branch]] = [[] for _ in responses]
+    closing: set[tuple[int, int]] = set()  # branches whose substitute ends the response
     for i, (row, position) in enumerate(positions):
         response = responses[row]
         for side in (ORIGINAL, SUBSTITUTED):
             # The original side leaves after the token, the other one before it, with the substitute given.
             fork, forced = position + 1 - side, (int(others.token_ids[i]),) * side
             prefix = response.rollout.head(fork)
-            most = 1 if set(forced) & set(stops) else cap - fork
+            ends = bool(forced) and _ends(session.texts.codec, prefix.token_ids, forced[0])
+            most = 1 if ends else cap - fork
             for m in range(k):
+                closing |= {(row, len(branches[row]))} if ends else set()
                 stream = (SAMPLE, 1, response.held_out.index, response.sample, 2 * position + side, m)
                 branches[row].append(Branch(starts[row] + fork, stream, most, sampling, prefix, forced))
     requests = [TrunkRequest(trunk, of_trunk) for trunk, of_trunk in zip(trunks, branches, strict=True)]
@@ -248,9 +254,8 @@ def _of_some(session: Session, weights: Params, responses: Sequence[SampledRespo
         return response.held_out.problem, response.rollout.token_ids[: branches[row][branch].fork - starts[row]]
 
     def closed(row: int, branch: int, rollout: Rollout) -> Rollout:
-        """The rollout, which has ended if it was given a stop token: the substitute then closes the response."""
-        ended = bool(set(branches[row][branch].given) & set(stops))
-        return dataclasses.replace(rollout, finished=True) if ended else rollout
+        """The rollout, which has ended if its substitute is a stop token or completes a stop text."""
+        return dataclasses.replace(rollout, finished=True) if (row, branch) in closing else rollout
 
     def graded(ended: Sequence[tuple[int, int, Rollout]]) -> None:
         grading.ended([(row, branch, closed(row, branch, rollout)) for row, branch, rollout in ended])
@@ -271,6 +276,13 @@ def _of_some(session: Session, weights: Params, responses: Sequence[SampledRespo
             (rollouts[original], rollouts[substituted]),
             (verdicts[original], verdicts[substituted]),
         )
+
+
+def _ends(codec: TextCodec, before: np.ndarray, token: int) -> bool:
+    """Whether a token after the tokens ``before`` of a response ends it."""
+    earlier, text = (codec.decode(ids, special_tokens=True) for ids in (before, [*before, token]))
+    texts = (text.find(stop, max(0, len(earlier) - len(stop) + 1)) for stop in codec.stop_texts)
+    return token in codec.stop_ids or any(place >= 0 for place in texts)
 
 
 def findings(replacements: Sequence[Replacement], plan: InterventionPlan, note: str) -> list[Finding]:

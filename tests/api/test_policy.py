@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from tiny_runs import widened
 
 import fr3e_jax as fr3e
 from fr3e_jax.api.policy import Completion, ScoredResponse, State
@@ -35,6 +36,22 @@ def test_a_seed_repeats_and_calls_without_one_differ(policy, answers):
     assert [one.token_ids.tolist() for one in again] == [one.token_ids.tolist() for one in answers]
     first, second = (policy.sample("1+2", n=8) for _ in range(2))
     assert [one.text for one in first] != [one.text for one in second]
+
+
+def test_branches_of_an_answer_with_a_tool_know_what_the_tool_wrote(tiny_run, tmp_path):
+    (tmp_path / "tool.py").write_text("def reply(call):\n    return '+-*'[: 1 + len(call) % 3]\n")
+    marks = {"tools__begin": "5", "tools__end": "5", "tools__result": "({output}3=", "tools__max_output_tokens": 4}
+    tool = {"tools__kind": f"{tmp_path}/tool.py:reply", "tools__max_calls": 1} | marks
+    policy = fr3e.Policy(tiny_run.config(**tool, explore__enabled=False, rollout__max_response_tokens=16))
+    policy.weights = widened(policy.weights)
+    answers = policy.sample(["1+2=", "33=", "4*5=", "9/3="], n=1, temperature=0.0)
+    answer = next(one for one in answers if "(" in one.text)
+    begin, end = answer.text.index("("), answer.text.index("=") + 1
+    chosen = [k for k in range(1, len(answer)) if not begin <= k < end]
+    for state in policy.branch(answer, chosen, n=1, temperature=0.0):
+        np.testing.assert_array_equal(state.completions[0].token_ids, answer.token_ids)
+    forks = [state.fork for state in policy.branch(answer, "uniform", anchors=8)]
+    assert forks and set(forks) <= set(chosen)
 
 
 def test_greedy_answers_are_equal(policy):

@@ -118,24 +118,30 @@ def test_calls_beyond_max_calls_are_ordinary_text(scripted_tool, session, params
 
 
 def test_a_continued_rollout_reads_on_as_it_would_have(session, params, toolbox, requests, expected):
-    """Greedy from any state of a greedy rollout, in the middle of a call too, gives the rest, answers included."""
+    """Greedy from any state of a greedy rollout, in and after a call too, gives the rest, answers included.
+
+    So it does if the token after the state is given, as `fr3e intervene` gives it.
+    """
     again, rests = [], []
     for i, row in enumerate(expected.results):
         whole, trunk = row[0], expected.promoted[i, 0]
-        forks = [k for k in range(1, len(whole.token_ids)) if whole.sampled[k]]
+        after_calls = np.append(False, whole.sampled[:-1])  # before an answer, too
+        forks = [(k, ()) for k in np.flatnonzero(whole.sampled | after_calls).tolist() if k]
+        forks += [(k, (int(whole.token_ids[k]),)) for k in np.flatnonzero(whole.sampled).tolist() if k]
         prompt = len(requests[i].token_ids)
         branches = [
             Branch(
                 prompt + k,
-                (1, 0, i, k),
+                (1, len(given), i, k),
                 requests[i].branches[0].max_tokens - k,
                 requests[i].branches[0].sampling,
                 whole.head(k),
+                given,
             )
-            for k in forks
+            for k, given in forks
         ]
         again.append(TrunkRequest(dataclasses.replace(trunk), branches))
-        rests.append([(whole, k) for k in forks])
+        rests.append([(whole, k, len(given)) for k, given in forks])
     found = sampled(session, params, toolbox, again)
     assert found.counts.prefill_positions == 0
     prefixes = [branch.prefix for request in again for branch in request.branches]
@@ -143,11 +149,12 @@ def test_a_continued_rollout_reads_on_as_it_would_have(session, params, toolbox,
     assert any(toolbox.calls.run(answered_calls(prefix)[1]) > 0 for prefix in calling), "from within a call"
     assert any(len(answered_calls(prefix)[0]) == 1 for prefix in calling), "with one call used up"
     for row, wanted in zip(found.results, rests, strict=True):
-        for rollout, (whole, k) in zip(row, wanted, strict=True):
-            joined = whole.head(k).then(rollout)
+        for rollout, (whole, k, given) in zip(row, wanted, strict=True):
+            joined, free = whole.head(k).then(rollout), np.ones(len(whole.token_ids), bool)
+            free[k : k + given] = False  # a given token is nobody's choice
             np.testing.assert_array_equal(joined.token_ids, whole.token_ids)
-            np.testing.assert_array_equal(joined.sampled, whole.sampled)
-            np.testing.assert_allclose(joined.entropies, whole.entropies, atol=1e-5)
+            np.testing.assert_array_equal(joined.sampled[free], whole.sampled[free])
+            np.testing.assert_allclose(joined.entropies[free], whole.entropies[free], atol=1e-5)
             assert joined.finished == whole.finished
 
 

@@ -15,6 +15,7 @@ from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.session.session import open_session
 from fr3e_jax.verbs.interventions import InterventionPlan, SampledResponse, choose, replaced
 
 
@@ -96,6 +97,34 @@ def test_stop_tokens_tool_text_and_the_cap_are_never_replaced():
     plan = InterventionPlan({"random": read_group("random")}, 1, 1, 99, 1)
     choose([response], plan, Noise(0), (1,), longest=6)
     assert response.chosen == [0, 2, 4]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_token_that_completes_a_stop_text_is_not_replaced(finished):
+    columns = [np.zeros(3, np.float32)] * 3
+    response = SampledResponse(None, 0, Rollout(np.array([5, 6, 7]), *columns, finished), None)
+    choose([response], InterventionPlan({"random": read_group("random")}, 1, 1, 99, 1), Noise(0), (1,), longest=9)
+    assert response.chosen == ([0, 1] if finished else [0, 1, 2])
+
+
+def test_a_substitute_that_completes_a_stop_text_ends_the_response(tiny_run, monkeypatch):
+    config, seen = tiny_run.config(rollout__stop_texts=["29"]), []
+    session = open_session(config)
+    twin = tiny_run.graded_by(session, Grader(lambda problem, response, finished: seen.append(response) or 1.0))
+    programs, codec = session.sampler.engine.programs, session.texts.codec
+    (nine,) = codec.encode("9")
+    real = type(programs).alternatives
+    monkeypatch.setattr(
+        type(programs), "alternatives", lambda *arguments: real(*arguments)._replace(token_ids=np.array([nine] * 2))
+    )
+    held_out = SimpleNamespace(prompt_ids=np.array([3, 4], np.int32), index=0, problem=session.task.problems("test")[0])
+    answer, flat = np.array(codec.encode("1234"), np.int32), np.zeros(4, np.float32)
+    response = SampledResponse(held_out, 0, Rollout(answer, flat, flat, flat, False), None, {"all": np.array([2, 3])})
+    weights = session.sampler.weights.of(session.model.fresh_params(config))
+    ended, open_end = replaced(twin, weights, [response], 2)
+    assert [(r.token_ids.tolist(), r.finished) for r in ended.rollouts[1]] == [([nine], True)] * 2
+    assert seen.count("1") == 2, "a stop text is no part of the response"
+    assert all(len(r.token_ids) > 1 for r in open_end.rollouts[1]), "after 123 a 9 completes nothing"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,19 @@ def test_an_update_is_cross_entropy_on_the_responses_that_are_kept(one_update, s
     assert metrics["tokens/sampled_tokens"] == sum(len(record.token_ids) for record in records)
 
 
+def test_an_evaluation_counts_the_calls_of_its_own_responses(tmp_path, tiny_run):
+    (tmp_path / "tool.py").write_text("def reply(call):\n    return '+-*'[: 1 + len(call) % 3]\n")
+    marks = {"tools__begin": "5", "tools__end": "5", "tools__result": "({output}3=", "tools__max_output_tokens": 4}
+    tool = {"tools__kind": f"{tmp_path}/tool.py:reply", "tools__max_calls": 1} | marks
+    run = run_of(tmp_path, tiny_run, **tool, rft__iterations=1, evaluation__every=1, rft__prompts=12)
+    held_out = read_metrics(run / "metrics.jsonl", kind="eval")[-1]
+    records = read_rollouts(run / "rollouts" / f"eval_{held_out['step']:06}.jsonl.gz")
+    calls = sum(len(record.answers) for record in records) / len(records)
+    assert held_out["tools/calls_per_rollout"] == pytest.approx(calls)
+    (trained,) = read_metrics(run / "metrics.jsonl", kind="train")
+    assert trained["tools/calls_per_rollout"] > 0
+
+
 @pytest.mark.slow
 def test_two_processes_store_what_one_does_a_run_in_parts_and_fr3e_eval_in_one_file(one_update, tmp_path, tiny_run):
     group = Group(tmp_path, tiny_run, **SETTINGS | {"rft__iterations": 1, "training__mini_batch_rollouts": 20})

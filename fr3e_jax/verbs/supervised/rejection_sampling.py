@@ -175,6 +175,8 @@ class RejectionSamplingRun(SupervisedRun):
         if not selected:
             raise NoSignal(f"iteration {state.iteration + 1}: {self._nothing(metrics)}")
         metrics |= grading_metrics(session.grader) | state.feed.metrics()
+        if session.sampler.toolbox is not None:
+            metrics |= session.sampler.toolbox.metrics([response.rollout for response in responses])
         learner.restart_optimizer()
         return Iteration(training_trunks(selected, state.iteration)[0], metrics)
 
