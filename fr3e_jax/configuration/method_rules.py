@@ -126,6 +126,15 @@ TRAINING_RULES: Rules = {
         "{kl.place} changes rewards token by token after responses are graded, and {} reads one verdict on each; set "
         "kl.place=loss",
     ),
+    "rewards_of_tokens_are_those_of_the_group": (
+        lambda c: (
+            _changes_rewards(c.kl)
+            and c.rollout.sampling_rounds > 1
+            and c.advantage.base_estimator not in ("gae", "reward")
+        ),
+        "{kl.place} compares the rollouts that train, and with {rollout.sampling_rounds} a prompt has others, which "
+        "its baseline counts; set kl.place=loss, or rollout.sampling_rounds=1",
+    ),
     "a_divergence_over_the_vocabulary_is_a_loss": (
         lambda c: c.teacher.path and c.teacher.place == "advantage" and c.teacher.beta != 1,
         "{teacher.beta} is not read with {teacher.place}, which knows the sampled token alone; set teacher.place=loss, "

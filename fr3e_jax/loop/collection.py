@@ -198,6 +198,7 @@ def return_and_explore(
             credited = assign_advantages(explore, config.advantage, explored, taught=bool(config.teacher.path))
             trunks += explored_trunks(explore, step, credited)
     silent = _silent_rounds(groups, trunks, rounds)
+    trunks = [trunk for trunk in trunks if trunk.branches]  # an estimator may leave a whole group out of training
     batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)
     rollouts = sum(len(group.rollouts) for group in groups)
     sampling_rounds = rollouts / (len(groups) * config.rollout.rollouts_per_prompt)
@@ -266,7 +267,7 @@ def _silent_rounds(groups: list[PromptGroup], trunks: list[TrainingTrunk], round
     Rounds of one stream count as if each had been sampled alone; their trunks are one for each prompt that is kept.
     """
     if rounds == 1:
-        return int(not trunks)
+        return int(not count_rollouts(trunks))
     silent, per_round, trained = 0, len(groups) // rounds, iter(trunks)
     for start in range(0, len(groups), per_round):
         members = [next(trained) for group in groups[start : start + per_round] if group.kept]

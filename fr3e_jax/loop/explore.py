@@ -28,7 +28,7 @@ from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.policy.network import Params
 from fr3e_jax.problem import Problem
 from fr3e_jax.programs.explore_programs import block_numbers, find_anchors, trajectory_advantages
-from fr3e_jax.rollouts.noise import CHOICE, STATE, Noise
+from fr3e_jax.rollouts.noise import CHOICE, RETURN, STATE, Noise
 from fr3e_jax.rollouts.requests import Branch, TrunkRequest
 from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
@@ -126,10 +126,12 @@ def roll_out_states(
 
 def _request(session: Session, step: int, anchored: Anchored, count: int) -> TrunkRequest:
     group, r, sampling = anchored.group, session.config.rollout, session.sampling()
+    # A base may be explored and visited in one step, and its states have the same numbers then.
+    kind = RETURN if anchored.parent and session.config.explore.enabled else STATE
     branches = [
         Branch(
             fork=len(group.prompt_ids) + fork,
-            stream=(STATE, step, group.position, anchored.base_number, state, m),
+            stream=(kind, step, group.position, anchored.base_number, state, m),
             max_tokens=r.max_response_tokens - fork,
             sampling=sampling,
             prefix=anchored.rollout.head(fork),

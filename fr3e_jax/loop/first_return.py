@@ -212,8 +212,8 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
             for n, rollout in enumerate(group.rollouts)
             if group.trains(n)
         ]
-        if group.replayed is not None:
-            last = len(group.rollouts)
+        last = len(group.rollouts)
+        if group.replayed is not None and not np.isnan(prompt_advantages[last]):
             constant = np.full(len(group.replayed.token_ids), prompt_advantages[last], np.float32)
             branches.append(replace(group.replayed, advantages=constant, reward=float(read[last])))
         routes = routes_of_trunk(group.rollouts, len(prompt))

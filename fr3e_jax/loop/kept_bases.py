@@ -18,7 +18,7 @@ half of Prefix Sampling; at fixed depths, failure-prefix conditioning, arXiv:260
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from fr3e_jax.loop.expansion import (
 from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.return_depths import crossing_depth, probed_depths
 from fr3e_jax.programs.explore_programs import group_advantages
-from fr3e_jax.rollouts.episode import EpisodeRecord, episode_from
+from fr3e_jax.rollouts.episode import EpisodeRecord, episode_content, episode_from
 from fr3e_jax.rollouts.noise import RETURN, Noise
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.session.texts import Texts
@@ -81,7 +81,7 @@ class KeptBases:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON content for a checkpoint."""
-        bases = [vars(base) | {"episode": base.episode and asdict(base.episode)} for base in self.bases]
+        bases = [vars(base) | {"episode": episode_content(base.episode)} for base in self.bases]
         return {name: value for name, value in vars(self).items() if name != "settings"} | {"bases": bases}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

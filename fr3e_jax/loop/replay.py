@@ -81,5 +81,5 @@ class Replay:
                 old = Success(response.copy(), step)
             if old is not None:
                 self.successes[group.position] = Success(old.response, step)
-        for position in list(self.successes)[: len(self.successes) - MOST_SUCCESSES]:
+        for position in list(self.successes)[:-MOST_SUCCESSES]:
             del self.successes[position]

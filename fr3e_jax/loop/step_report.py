@@ -92,6 +92,9 @@ def _right_and_wrong(name: str, right: list[np.ndarray]) -> dict[str, float]:
 
 def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
     explored = [r for base in credited for state in base.rollouts for r in state]
+    start = {"value/S_0": float(np.mean([e.initial_value for e in credited]))}
+    if not explored:  # with block credit, a base without an anchor trains as one step
+        return start | _right_and_wrong("state", [])
     rewards = np.concatenate([row for e in credited for row in e.rewards])
     outcomes = [outcome for e in credited for row in e.outcomes for outcome in row]
     metrics = {
@@ -100,8 +103,7 @@ def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
         "explore/anchor_position": float(
             np.mean([a / len(e.rollout.token_ids) for e in credited for a in e.anchors] or [0.0])
         ),
-        "value/S_0": float(np.mean([e.initial_value for e in credited])),
-    }
+    } | start
     alphas = np.concatenate([e.alphas for e in credited])
     metrics |= {"alpha/mean": alphas.mean(), "alpha/min": alphas.min(), "alpha/max": alphas.max()}
     for state in sorted({s for e in credited for s in e.states if s > 0}):

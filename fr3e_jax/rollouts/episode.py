@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -59,8 +59,15 @@ class EpisodeRecord:
         return EpisodeRecord(self.seed, turns, self.earlier, other.ending, other.right, other.fault)
 
 
+def episode_content(record: EpisodeRecord | None) -> dict[str, Any] | None:
+    """JSON content of a record, of which `episode_from` makes it again: lists, as JSON has no tuples."""
+    if record is None:
+        return None
+    return asdict(record) | {"turns": [asdict(turn) for turn in record.turns], "earlier": list(record.earlier)}
+
+
 def episode_from(state: dict[str, Any] | None) -> EpisodeRecord | None:
-    """The record of which `dataclasses.asdict` made JSON content; None without one."""
+    """The record of which `episode_content` made JSON content; None without one."""
     if state is None:
         return None
     turns = tuple(Turn(**turn) for turn in state["turns"])

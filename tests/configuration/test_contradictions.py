@@ -175,6 +175,10 @@ CASES = {  # after a space, one of several contradictions of a rule
     ),
     "divergence_settings_are_read": ("kl.reset_every=10", "kl.coefficient=0.01", "set kl.coefficient=0.001"),
     "the_divergence_has_a_gradient": ("kl.estimator=k1 kl.coefficient=0.01 explore.enabled=false", "kl.place=reward"),
+    "rewards_of_tokens_are_those_of_the_group": (
+        "kl.place=reward kl.coefficient=0.01 rollout.sampling_rounds=4 explore.enabled=false",
+        "kl.place=loss",
+    ),
     "rewards_of_tokens_are_read by states": ("kl.place=reward kl.coefficient=0.01", "kl.place=loss"),
     "rewards_of_tokens_are_read by subsets": (
         "kl.place=reward kl.coefficient=0.01 advantage.base_estimator=pass_at_k explore.enabled=false",

@@ -48,6 +48,35 @@ def test_rounds_that_a_batch_needs_for_certain_are_one_stream_of_the_same_prompt
     assert sum(fewer) == sum(calls) and len(fewer) < len(calls)
 
 
+ESTIMATORS = """
+import numpy as np
+
+def nobody(rewards):
+    return np.full(len(rewards), np.nan)
+
+def hard_prompts(rewards):
+    return rewards - rewards.mean() if rewards.mean() < 0.5 else np.full(len(rewards), np.nan)
+"""
+
+
+@pytest.mark.parametrize("batch", [12, 24], ids=["one round", "two rounds in one stream"])
+def test_an_estimator_may_leave_whole_prompts_out_and_is_told_if_it_leaves_out_all(
+    session, params, tiny_run, monkeypatch, tmp_path, batch
+):
+    (tmp_path / "mine.py").write_text(ESTIMATORS)
+    settings = {"explore__enabled": False, "training__batch_rollouts": batch, "rollout__max_rounds_without_signal": 20}
+
+    def estimated_by(name):
+        return tiny_run.changed(session, **settings, advantage__base_estimator=f"{tmp_path}/mine.py:{name}")
+
+    own = estimated_by("hard_prompts")
+    with own.grader:
+        (tokens, prompts, _, _), _ = collected(own, params, monkeypatch, streamed=True)
+        with pytest.raises(collection.NoSignal, match="rounds in a row gave nothing"):
+            collected(estimated_by("nobody"), params, monkeypatch, streamed=True)
+    assert all(len(step) >= batch for step in tokens) and any(kept for _, kept in prompts)
+
+
 @pytest.mark.parametrize(
     ("settings", "most"),
     [({}, 6), ({"explore__enabled": False, "returns__size": 4, "returns__visits": 2}, 3)],

@@ -155,7 +155,9 @@ def test_kept_bases_go_on_inside_their_episodes(own, params, tiny_run, stage):
     stream = SimpleNamespace(position=9, problem_at=lambda position: successes[position].problem)
     kept_bases, restored = KeptBases(keeper.config.returns), KeptBases(keeper.config.returns)
     kept_bases.add(STEP, successes)
-    restored.load_state_dict(json.loads(json.dumps(kept_bases.state_dict())))
+    content = kept_bases.state_dict()
+    assert json.loads(json.dumps(content)) == content, "a checkpoint refuses tuples"
+    restored.load_state_dict(content)
     assert restored == kept_bases
     restored.bases[0].depth = 0.0
     anchored = restored.visit(STEP + 1, stream, keeper.texts, keeper.noise)

@@ -20,6 +20,7 @@ from fr3e_jax.loop.explore import (
     roll_out_states,
 )
 from fr3e_jax.loop.first_return import first_return
+from fr3e_jax.loop.step_report import rollout_metrics
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.requests import Rollout
 
@@ -388,6 +389,8 @@ def test_with_block_credit_a_response_without_a_border_trains_as_one_step(sessio
     assert explored(session, params, tiny_run, **settings).expansions == []
     stage = explored(session, params, tiny_run, explore__block_credit=True, **settings)
     assert stage.expansions and all(e.states == [] for e in stage.expansions)
+    metrics = rollout_metrics([e.group for e in stage.expansions], credited(stage.session, *stage.expansions))
+    assert metrics["state_groups/mixed"] == 0 and "alpha/mean" not in metrics
     one = dataclasses.replace(stage.expansions[0])
     one.group.rewards[:] = 0.0
     one.group.rewards[one.base] = 1.0

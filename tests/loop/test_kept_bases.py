@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.stream import PromptStream
-from fr3e_jax.loop.expansion import PromptGroup
+from fr3e_jax.loop.expansion import Anchored, PromptGroup
 from fr3e_jax.loop.explore import explored_trunks, roll_out_states
 from fr3e_jax.loop.kept_bases import LEAST_SHARE, VISITS_PER_ROUND, KeptBases, credit_visits
 from fr3e_jax.loop.rollout_entries import records_of
+from fr3e_jax.loop.run_report import no_signal_message
 from fr3e_jax.loop.step_report import rollout_entries
 from fr3e_jax.rollouts.requests import Rollout
 
@@ -69,6 +70,24 @@ def streams(returning, monkeypatch) -> list[tuple[int, ...]]:
 
     monkeypatch.setattr(returning.sampler.engine, "sample", noted)
     return names
+
+
+def test_rounds_of_returns_alone_may_end_without_signal(returning):
+    message = no_signal_message(returning.config, [], [], 3)
+    assert message.startswith("3 rounds in a row gave nothing to train on; of 0 prompts")
+
+
+def test_a_base_that_is_explored_and_visited_in_one_step_has_noise_of_its_own(
+    returning, params, stream, streams, tiny_run
+):
+    own = tiny_run.changed(returning, explore__enabled=True)
+    group = group_of(own, stream, 3, [False, True, False, False])
+    group.trunks[1] = np.concatenate([group.prompt_ids, group.rollouts[1].token_ids])
+    explored = Anchored(group=group, base=1, anchors=[2, 4], states=[1, 2], forks=[2, 4])
+    roll_out_states(own, params, 1, [explored])
+    kept_bases = filled(own, stream, step=1)
+    roll_out_states(own, params, 1, kept_bases.visit(1, stream, own.texts, own.noise), 4)
+    assert len(set(streams)) == len(streams) > 12
 
 
 def test_the_shortest_success_of_each_hard_prompt_is_kept_and_the_oldest_leave(returning, stream):

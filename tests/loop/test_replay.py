@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -47,7 +48,9 @@ def test_the_latest_success_of_a_mixed_prompt_is_stored_until_the_prompt_is_solv
     replay.observe(3, [])
     Replay().observe(1, [group_of(session, stream, 0, [1, 0])])
     many = [group_of(session, stream, position, [1, 0]) for position in range(MOST_SUCCESSES + 1)]
-    replay.observe(4, many)
+    replay.observe(4, many[:600])
+    assert replay.successes.keys() == {*range(600)}, "none leaves while there is room"
+    replay.observe(4, many[600:])
     assert len(replay.successes) == MOST_SUCCESSES and 0 not in replay.successes, "the oldest leaves"
 
 
@@ -90,6 +93,11 @@ def test_an_earlier_success_trains_in_the_fresh_group_with_the_log_probs_it_was_
     mixed = base_trunks(own.config, step, [lone, group_of(session, stream, 5, [1, 0, 0, 0])])
     found = [[round(float(branch.advantages[0]), 3) for branch in trunk.branches] for trunk in mixed]
     assert found == [[-1.0, 1.0], [1.732, -0.577, -0.577, -0.577]], "groups of several sizes"
+    name = "fr3e_jax.objectives.example_objectives:shortest_half"  # NaN for the longer half
+    short = tiny_run.changed(own, advantage__base_estimator=name)
+    groups[0].replayed = dataclasses.replace(last, token_ids=np.arange(2, 22, dtype=np.int32))
+    (trunk,) = base_trunks(short.config, step, groups[:1])
+    assert all(np.isfinite(branch.advantages).all() and len(branch.token_ids) < 20 for branch in trunk.branches)
 
 
 def test_stored_successes_survive_a_checkpoint(session, stream):
