@@ -6,6 +6,7 @@ A verdict that the verifier gives at once is taken in ``submit``. A ``Job`` goes
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -49,6 +50,12 @@ class Pending:
     def done(self) -> bool:
         """Return whether ``result()`` returns without waiting."""
         return isinstance(self._source, Verdict) or self._source.done()
+
+    async def awaited(self) -> Verdict:
+        """`result()` for a coroutine, without a thread that waits."""
+        if isinstance(self._source, Verdict):
+            return self._source
+        return await asyncio.shield(asyncio.wrap_future(self._source))
 
     def result(self) -> Verdict:
         """Wait for the verdict and return it.

@@ -18,7 +18,7 @@ from typing import Any
 from fr3e_jax.configuration.judge_section import JUDGE, JudgeConfig
 from fr3e_jax.configuration.named_values import named_values
 from fr3e_jax.problem import Problem
-from fr3e_jax.rewards.grader import Grader, Pending
+from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
 from fr3e_jax.rewards.judge_endpoint import Endpoint
 from fr3e_jax.rewards.judge_texts import check_columns, filled, prompt_text, response_format, reward_of
 from fr3e_jax.rewards.verifier import NoVerdict
@@ -50,7 +50,12 @@ class Judge:
         self._results: dict[str, list[float]] = {JUDGE: []} | ({} if verifier is None else {"verifier": []})
 
     def __call__(self, problem: Problem, response: str, finished: bool) -> Future[Verdict]:
-        pending = None if self._verifier is None else self._verifier.submit(problem, response, finished)
+        try:
+            pending = None if self._verifier is None else self._verifier.submit(problem, response, finished)
+        except (TypeError, ValueError, VerifierError) as error:  # it cannot be used, which is no fault of one response
+            unusable: Future[Verdict] = Future()
+            unusable.set_exception(error)
+            return unusable
         return self._start(self._verdict(problem, response, pending))
 
     def take_counts(self) -> Counter[str]:
@@ -90,7 +95,7 @@ class Judge:
     async def _verdict(self, problem: Problem, response: str, pending: Pending | None) -> Verdict:
         settings, verified = self._settings, None
         if pending is not None:
-            verified = pending.result() if pending.done() else await asyncio.to_thread(pending.result)
+            verified = await pending.awaited()
             if verified.outcome in FAULTS:
                 raise NoVerdict(verified.outcome, f"was not asked, as the verifier {self._verifier.first_failure}")
             if not settings.weight and verified.outcome not in UNREAD:

@@ -69,7 +69,7 @@ class StopRequest:
 
     def _handle(self, signal_number: int, frame: FrameType | None) -> None:
         name, now = signal.Signals(signal_number).name, time.monotonic()
-        if not self.received:
+        if not self._first_at:  # a callback may have asked before
             self._first_at = now
         elif now - self._first_at >= SECONDS_APART:
             raise KeyboardInterrupt(f"{name} after {self.received[0]}: ended at once, without saving")

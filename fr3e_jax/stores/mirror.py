@@ -249,9 +249,9 @@ class Mirror:
         states = {name: _state(folder / name) for name in mirrored_files(folder)}
         gone = files.keys() - states.keys()
         changed = [name for name, state in states.items() if state is None or state != files.get(name)]
-        if broken := {checkpoint_of(name) for name in (*gone, *changed)} & self._run.checkpoints():
+        if broken := {checkpoint_of(name) for name in changed if states[name]} & self._run.checkpoints():
             self._commit({name: state for name, state in self._run.files.items() if checkpoint_of(name) not in broken})
-        missing = set[str]()  # checkpoints that were removed meanwhile
+        missing = {checkpoint_of(name) for name in gone}  # checkpoints that were removed, perhaps not wholly yet
         # The names were listed first, and checkpoints are put last: what a checkpoint claims to be on disk is put.
         for name in sorted(changed, key=lambda name: name.startswith(CHECKPOINTS)):
             try:

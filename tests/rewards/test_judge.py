@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import Future
 
 import pytest
 from judge_stand_in import completion, error, judge_stand_in, late
@@ -269,6 +271,26 @@ def test_a_verifier_beside_the_judge_shares_the_reward_or_says_what_is_judged(ju
         assert [verdict_of(unread, text) for text in ("3", "4")] == [Verdict(1.0, "right"), Verdict(0.0, "wrong")]
         assert len(endpoint.bodies) == asked, "what the verifier reads costs nothing"
         assert verdict_of(unread, "?") == Verdict(0.8, "right")
+
+
+def test_a_verifier_beside_the_judge_that_cannot_be_used_stops_the_run(judged):
+    with judge_stand_in(lambda body, number: completion('{"score": 8}')) as endpoint:
+        grader = judged(endpoint.url, lambda problem, response, finished: 2.0, weight=0.5)
+        with pytest.raises(ValueError, match="the verifier returned 2.0 for problem"):
+            verdict_of(grader)
+
+
+def test_answers_that_wait_for_a_verifier_hold_no_request_up(judged, monkeypatch):
+    """A name is looked up in one of the few threads that verdicts could wait in, too."""
+    monkeypatch.setattr(asyncio, "to_thread", lambda *_: pytest.fail("a thread waits for a verdict"))
+    verdicts = [Future() for _ in range(40)]
+    waiting = iter(verdicts)
+    with judge_stand_in(lambda body, number: completion('{"score": 8}')) as endpoint:
+        grader = judged(endpoint.url, lambda problem, response, finished: next(waiting), weight=0.5)
+        pending = [grader.submit(PROBLEM, f"{n}", True) for n in range(40)]
+        for future in verdicts:
+            future.set_result(Verdict(1.0, "right"))
+        assert [each.result().reward for each in pending] == [0.9] * 40
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.configuration.schema import RewardsConfig
+from fr3e_jax.rewards import job_runner
 from fr3e_jax.rewards.pool import Pool
 from fr3e_jax.rewards.workers import Reply, Worker
 from fr3e_jax.verdict import Job
@@ -95,6 +97,19 @@ def test_a_worker_that_computes_too_long_is_killed_by_its_cpu_time(own_pool, cal
     monkeypatch.setattr("fr3e_jax.rewards.pool.WALL_CLOCK_FACTOR", 1e6)
     pool = own_pool()
     assert run(pool, *call, deadline=0.2).kind == "timeout"
+
+
+def test_the_limit_of_a_job_ends_no_import_of_the_next_function(monkeypatch):
+    """A large library takes more CPU seconds to load than most jobs have."""
+    limits, hard = [], 100
+    monkeypatch.setattr(job_runner.resource, "getrlimit", lambda what: (hard, hard))
+    monkeypatch.setattr(job_runner.resource, "setrlimit", lambda what, both: limits.append(both))
+    monkeypatch.setattr(job_runner.sys, "setrecursionlimit", lambda limit: None)
+    monkeypatch.setattr(job_runner.time, "process_time", lambda: 1.0)
+    runner, function = job_runner.JobRunner(), f"{FUNCTIONS}:grade"
+    for request in (("check", function), ("run", function, ("3", "3"), 1.0), ("check", f"{FUNCTIONS}:refuse")):
+        assert runner.answer(pickle.dumps(request))["kind"] in ("ready", "verdict")
+    assert limits[0] == limits[-1] == (hard, hard) and limits[1][0] < hard
 
 
 def test_a_worker_that_sleeps_is_killed_by_the_clock_some_time_after_the_deadline(own_pool, monkeypatch):
@@ -237,6 +252,7 @@ OWNER = """
 import os, sys, time
 from concurrent.futures import Future
 from fr3e_jax.configuration.schema import RewardsConfig
+from fr3e_jax.rewards import job_runner
 from fr3e_jax.rewards.pool import Pool
 from fr3e_jax.verdict import Job
 if sys.argv[3] == "end":

@@ -19,6 +19,14 @@ def test_the_first_signal_stops_the_run_at_its_next_check(number):
                 stop.check()
 
 
+def test_the_first_signal_after_a_callback_asked_ends_nothing_at_once():
+    with StopRequest() as stop:
+        stop.ask("a callback")
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Stopped, match="a callback"):
+            stop.check()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_the_run_at_once_unless_one_was_sent_twice(monkeypatch, number):
     with StopRequest() as stop:

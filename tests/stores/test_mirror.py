@@ -90,6 +90,28 @@ def test_a_checkpoint_whose_upload_was_killed_is_not_there(address, elsewhere, m
         assert "checkpoints/2/arrays/a" not in store.below()
 
 
+def test_a_removed_checkpoint_stays_in_the_store_until_its_successor_is_there(address, elsewhere, monkeypatch):
+    """The machine is lost while the checkpoint that replaced the only other one is uploaded."""
+    mirror = Mirror()
+    folder = with_step_1(mirror, address)
+    put(folder, checkpoints__2__arrays__a="two")
+    (folder / "checkpoints/1/arrays/a").unlink()
+    write = Store.write
+
+    def lost(self, name, content):
+        if name.startswith("checkpoints/2"):
+            raise OSError("lost")
+        write(self, name, content)
+
+    with monkeypatch.context() as machine, pytest.raises(StoreFailed, match="lost"):
+        machine.setattr(Store, "write", lost)
+        mirror.complete()
+    killed(mirror)
+    elsewhere()
+    with Mirror() as another:
+        assert content(begin(another, address, resume=True)) == STEP_1
+
+
 def parts_of_step(number: int) -> dict[str, str]:
     return {
         f"rollouts__step_{number:06d}__step_{number:06d}.{index}-of-2.jsonl.gz": f"{number}.{index}"
