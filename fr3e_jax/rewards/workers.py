@@ -186,19 +186,25 @@ class Workers:
         path = [os.path.abspath(entry) if entry == "" else entry for entry in sys.path]
         self._scratch = tempfile.mkdtemp(prefix="fr3e-grading-")
         arguments = json.dumps([path, control, os.getpid(), self._memory_mb, self._scratch, self._preloaded])
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", BOOT, arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._complaints,
-            pass_fds=[control],
-            env=os.environ | ENVIRONMENT,
-            start_new_session=True,  # Ctrl-C is for this process, which then closes the pool
-        )
-        theirs.close()
-        os.close(control)
-        self._control = ours
+        complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=complaints,
+                pass_fds=[control],
+                env=os.environ | ENVIRONMENT,
+                start_new_session=True,  # Ctrl-C is for this process, which then closes the pool
+            )
+        except OSError:
+            complaints.close()
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(control)
+        self._control, self._complaints = ours, complaints
 
     def hire(self) -> Worker:
         """A new worker, forked while the caller goes on.
@@ -236,6 +242,8 @@ class Workers:
     def dismiss(self, worker: Worker) -> None:
         """Kill a worker and all that it has started."""
         worker.sock.close()
+        if self._control is None:  # a zygote that died could not be started anew; its workers died with it
+            return
         with contextlib.suppress(ConnectionError):
             self._control.send(COMMAND.pack(KILL, worker.serial))
 

@@ -182,7 +182,7 @@ class RunDirectory:
     def set_aside_start(self) -> None:
         """Move what a start has left that failed before its first step into a folder of this directory."""
         paths = (self.config, self.provenance, self.status, self.metrics, self.rollouts, self.checkpoints)
-        left = [path for path in (*paths, self.tensorboard, self.profile) if path.exists()]
+        left = [path for path in (*paths, self.tensorboard, self.profile, self.trackers) if path.exists()]
         if not left:
             return
         aside = self.path / f"failed_start-{datetime.now():%Y%m%d-%H%M%S}"
@@ -206,6 +206,7 @@ class RunDirectory:
     checkpoints = _entry("checkpoints")
     tensorboard = _entry("tensorboard")
     profile = _entry("profile")
+    trackers = _entry("trackers.json")
 
 
 def check_format(run_dir: Path, *, checkpoints: bool = True) -> None:

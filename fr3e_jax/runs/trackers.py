@@ -22,7 +22,6 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.runs.tracker_services import SERVICES, TrackedRun, Tracker
 
-IDS = "trackers.json"
 _MOST_WAITING = 1000  # records of one tracker
 _END_SECONDS = 60.0  # for the records that wait at the end
 
@@ -49,7 +48,7 @@ class Trackers:
     def __init__(
         self, names: Sequence[str], run: TrackedRun, services: Mapping[str, Callable[[], Tracker]] = SERVICES
     ) -> None:
-        self._ids_file, self._lock = run.directory / IDS, threading.Lock()
+        self._ids_file, self._lock = RunDirectory(run.directory).trackers, threading.Lock()
         self._ids = self._stored_ids()
         self._threads = [
             _TrackerThread(name, services[name], replace(run, id=self._ids.get(name)), self._store_id) for name in names

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.rewards import job_runner
+from fr3e_jax.rewards import job_runner, workers
 from fr3e_jax.rewards.pool import Pool
 from fr3e_jax.rewards.workers import Reply, Worker
 from fr3e_jax.verdict import Job
@@ -248,11 +248,21 @@ def test_the_pool_survives_the_death_of_the_process_that_forks_workers(own_pool)
     assert run(pool, "grade", "4", "4").kind == "verdict"
 
 
+def test_all_jobs_are_answered_if_that_process_cannot_be_started_again(own_pool, monkeypatch):
+    pool = own_pool(workers=4)
+    assert run(pool, "grade", "4", "4").kind == "verdict"
+    replies = [start(pool, "behave", "sleep") for _ in range(12)]
+    wait_until(lambda: len(pool._running) == 4)
+    monkeypatch.setattr(workers.subprocess, "Popen", lambda *_, **__: (_ for _ in ()).throw(OSError(12, "no memory")))
+    os.kill(pool._workers._process.pid, signal.SIGKILL)
+    assert {reply.result(timeout=PATIENCE).kind for reply in replies} == {"broken"}
+
+
 OWNER = """
 import os, sys, time
 from concurrent.futures import Future
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.rewards import job_runner
+from fr3e_jax.rewards import job_runner, workers
 from fr3e_jax.rewards.pool import Pool
 from fr3e_jax.verdict import Job
 if sys.argv[3] == "end":

@@ -33,7 +33,7 @@ METRICS = '{"step": 0, "kind": "eval"}\n'
 @pytest.mark.parametrize(
     ("files", "finished"),
     [
-        ({"config.yaml": "", "status.json": ""}, False),
+        ({"config.yaml": "", "status.json": "", "trackers.json": "{}"}, False),  # the next start is another run there
         ({"config.yaml": "", "metrics.jsonl": ""}, False),
         ({"metrics.jsonl": METRICS, "rollouts/eval_000000.jsonl.gz": "", "rollouts/step_000001.jsonl.gz": ""}, False),
         ({"metrics.jsonl": METRICS + '{"step": 1, "kind": "train"}\n'}, True),

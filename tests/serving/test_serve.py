@@ -454,9 +454,10 @@ def test_the_decoder_outlives_a_failure_of_the_device(url, server, monkeypatch):
     assert ask(url, prompt="bbb", max_tokens=3)["choices"]
 
 
-def test_the_official_client_reads_all_routes(url):
+def test_the_official_client_reads_all_routes(url, request):
     openai = pytest.importorskip("openai")
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    request.addfinalizer(client.close)  # or a later test is blamed for its open connection
     assert [model.id for model in client.models.list()] == ["tiny"]
     whole = client.completions.create(
         model="tiny", prompt=["a", "a"], n=2, max_tokens=12, seed=1, logprobs=2, stop="答"
