@@ -126,7 +126,8 @@ def roll_out_states(
 
 def _request(session: Session, step: int, anchored: Anchored, count: int) -> TrunkRequest:
     group, r, sampling = anchored.group, session.config.rollout, session.sampling()
-    # A base may be explored and visited in one step, and its states have the same numbers then.
+    # A base may be explored and visited in one step, and its states have the same numbers then. Without Explore the
+    # names are free, and runs with returns alone sample what they always did.
     kind = RETURN if anchored.parent and session.config.explore.enabled else STATE
     branches = [
         Branch(

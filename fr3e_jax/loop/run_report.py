@@ -93,14 +93,21 @@ def non_finite_message(
 
 def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[Credited], rounds: int) -> str:
     """The message of `NoSignal`: the results of the step's rounds, and the settings to change."""
+    if not groups:
+        return (
+            f"{rounds} rounds in a row, all of returns to kept successes, gave nothing to train on: the rollouts of "
+            f"each depth earned the same. Raise returns.rollouts (now {config.returns.rollouts}), returns.visits (now "
+            f"{config.returns.visits}) or rollout.max_rounds_without_signal (now "
+            f"{config.rollout.max_rounds_without_signal})"
+        )
     counts = step_report.rollout_metrics(groups, credited)
-    right, wrong = (int(counts.get(f"base_groups/{name}", 0)) for name in ("all_right", "all_wrong"))  # none: returns
+    right, wrong = int(counts["base_groups/all_right"]), int(counts["base_groups/all_wrong"])
     seen = (
         f"{rounds} rounds in a row gave nothing to train on; of {len(groups)} prompts {right} were all right, "
         f"{wrong} all wrong, {len(groups) - right - wrong} mixed"
     )
     entropy = step_report.moments(step_report.entropies_of(groups))[1]
-    collapsed = bool(groups) and entropy < _COLLAPSED
+    collapsed = entropy < _COLLAPSED
     if credited:
         dull = int(counts["state_groups/all_right"] + counts["state_groups/all_wrong"])
         seen += f"; {dull} of {dull + int(counts['state_groups/mixed'])} explored states were all right or all wrong"

@@ -39,6 +39,10 @@ class VerifierError(RuntimeError):
     """No worker can run the verifier: it cannot be imported, fails its own canaries, or the pool is gone."""
 
 
+UNUSABLE = (TypeError, ValueError, VerifierError)
+"""Errors of an unusable verifier; the user gets to read their messages."""
+
+
 class Pending:
     """A verdict, given already or still to come; a future for each would halve the rate of quick verdicts."""
 

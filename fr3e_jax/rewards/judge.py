@@ -18,7 +18,7 @@ from typing import Any
 from fr3e_jax.configuration.judge_section import JUDGE, JudgeConfig
 from fr3e_jax.configuration.named_values import named_values
 from fr3e_jax.problem import Problem
-from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
+from fr3e_jax.rewards.grader import UNUSABLE, Grader, Pending
 from fr3e_jax.rewards.judge_endpoint import Endpoint
 from fr3e_jax.rewards.judge_texts import check_columns, filled, prompt_text, response_format, reward_of
 from fr3e_jax.rewards.verifier import NoVerdict
@@ -52,7 +52,7 @@ class Judge:
     def __call__(self, problem: Problem, response: str, finished: bool) -> Future[Verdict]:
         try:
             pending = None if self._verifier is None else self._verifier.submit(problem, response, finished)
-        except (TypeError, ValueError, VerifierError) as error:  # it cannot be used, which is no fault of one response
+        except UNUSABLE as error:  # it cannot be used, which is no fault of one response
             unusable: Future[Verdict] = Future()
             unusable.set_exception(error)
             return unusable

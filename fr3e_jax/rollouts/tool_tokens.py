@@ -30,6 +30,7 @@ class Pauses:
     def __init__(self, calls: Calls, slots: int, lanes: int, given_ids: Callable[[Key], Sequence[int]]):
         self.calls, self._given = calls, given_ids
         self._table = np.asarray(calls.table)
+        self._done = len(self._table) - 1  # the state of a complete call
         self._states = np.zeros((slots, lanes), np.int32)  # of the table
         self._tool_written = np.full((slots, lanes, 0), _SAMPLE, np.int32)  # by position in the branch
         self._resumed = np.zeros((slots, lanes), bool)
@@ -45,7 +46,7 @@ class Pauses:
         for lane, key in zip(zip(*np.nonzero(lanes), strict=True), keys, strict=True):
             given = np.asarray(self._given(key), np.int32)
             self._put(lane, 0, given)
-            if self._states[lane] == len(self._table) - 1:  # the prefix or the given tokens complete a call
+            if self._states[lane] == self._done:  # the prefix or the given tokens complete a call
                 self.calls.ask(key, given)
                 answer_ids, self._states[lane] = self.calls.answers([key])[key]
                 self._put(lane, len(given), answer_ids)
@@ -86,11 +87,10 @@ class Pauses:
 
         ``tool_written``: the tool's tokens among the inputs of the chunk, ``[steps, slots, lanes]``.
         """
-        done = len(self._table) - 1
         for step in range(len(tool_written)):
             sampled = (step < emitted.counts) & (tool_written[step] == _SAMPLE)
             self._states[sampled] = self._table[self._states[sampled], emitted.token_ids[sampled, step]]
-        return (emitted.counts > 0) & (self._states == done)
+        return (emitted.counts > 0) & (self._states == self._done)
 
     def pause(self, lanes: np.ndarray, keys: list[Key], token_ids: list[np.ndarray]) -> None:
         """Start the calls that ``lanes`` completed; ``token_ids``: the tokens of each branch so far."""

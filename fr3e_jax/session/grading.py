@@ -20,7 +20,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.judge_section import JUDGE
 from fr3e_jax.problem import Problem
-from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
+from fr3e_jax.rewards.grader import UNUSABLE, Grader, Pending
 from fr3e_jax.rewards.verifier import plain_outcome
 from fr3e_jax.rollouts.episode import EpisodeRecord
 from fr3e_jax.rollouts.requests import Rollout
@@ -101,16 +101,16 @@ class ResponseGrader:
         An episode has its rewards already.
         """
         if rollout.episode is not None:
-            with as_config_error(*_UNUSABLE):
+            with as_config_error(*UNUSABLE):
                 verdict = self._range.verdict(rollout.episode, problem.id)
                 return self.grader.record_verdict(problem.id, verdict, rollout.episode.fault)
         response = self._texts.response_text(np.concatenate([prefix, rollout.token_ids]), rollout.finished)
-        with as_config_error(*_UNUSABLE):
+        with as_config_error(*UNUSABLE):
             return self.grader.submit(problem, response, rollout.finished)
 
     def result(self, pending: Pending) -> Verdict:
         """The verdict of a submitted response; waits for it."""
-        with as_config_error(*_UNUSABLE):
+        with as_config_error(*UNUSABLE):
             return pending.result()
 
     @contextlib.contextmanager
@@ -175,10 +175,6 @@ class ResponseGrader:
             for name, count in counts.items()
             if count
         }
-
-
-_UNUSABLE = (TypeError, ValueError, VerifierError)
-"""Errors of an unusable verifier; the user gets to read their messages."""
 
 
 class Grading:

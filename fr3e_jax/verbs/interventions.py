@@ -20,7 +20,6 @@ from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.loop.evaluate import HeldOut, held_out_problems
 from fr3e_jax.loop.rollout_entries import Entry, records_of
 from fr3e_jax.objectives.intervention import intervention, read_group, replaceable
@@ -28,6 +27,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.problem import Problem
 from fr3e_jax.rollouts.noise import CHOICE, SAMPLE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+from fr3e_jax.rollouts.tool_calls import answered_calls
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
@@ -192,8 +192,8 @@ def choose(
 ) -> None:
     """Set the ``positions`` of each response: of each group, up to ``plan.tokens`` of its tokens, drawn by chance.
 
-    A stop token cannot be replaced, and neither can a token that a tool wrote or one at the cap of ``longest`` tokens,
-    after which nothing can follow.
+    A stop token cannot be replaced, and neither can a token that a tool wrote, the last one of a stop text, or one at
+    the cap of ``longest`` tokens, after which nothing can follow.
     """
     rollouts = [response.rollout for response in responses]
     allowed = [
@@ -240,10 +240,10 @@ def _of_some(session: Session, weights: Params, responses: Sequence[SampledRespo
             # The original side leaves after the token, the other one before it, with the substitute given.
             fork, forced = position + 1 - side, (int(others.token_ids[i]),) * side
             prefix = response.rollout.head(fork)
-            ends = bool(forced) and _ends(session.texts.codec, prefix.token_ids, forced[0])
+            ends = bool(forced) and _ends(session, prefix, forced[0])
             most = 1 if ends else cap - fork
+            closing |= {(row, len(branches[row]) + m) for m in range(k) if ends}
             for m in range(k):
-                closing |= {(row, len(branches[row]))} if ends else set()
                 stream = (SAMPLE, 1, response.held_out.index, response.sample, 2 * position + side, m)
                 branches[row].append(Branch(starts[row] + fork, stream, most, sampling, prefix, forced))
     requests = [TrunkRequest(trunk, of_trunk) for trunk, of_trunk in zip(trunks, branches, strict=True)]
@@ -278,11 +278,12 @@ def _of_some(session: Session, weights: Params, responses: Sequence[SampledRespo
         )
 
 
-def _ends(codec: TextCodec, before: np.ndarray, token: int) -> bool:
-    """Whether a token after the tokens ``before`` of a response ends it."""
-    earlier, text = (codec.decode(ids, special_tokens=True) for ids in (before, [*before, token]))
-    texts = (text.find(stop, max(0, len(earlier) - len(stop) + 1)) for stop in codec.stop_texts)
-    return token in codec.stop_ids or any(place >= 0 for place in texts)
+def _ends(session: Session, before: Rollout, token: int) -> bool:
+    """Whether ``token`` after ``before`` ends a response: a stop token does, and the last one of a stop text."""
+    sampler = session.sampler
+    tables = [each.calls for each in (sampler.toolbox, sampler.stops) if each is not None]
+    since_answers = [*answered_calls(before)[1], token]
+    return token in session.texts.codec.stop_ids or any(table.run(since_answers) == table.stop for table in tables)
 
 
 def findings(replacements: Sequence[Replacement], plan: InterventionPlan, note: str) -> list[Finding]:

@@ -29,7 +29,7 @@ def collected(session, params, monkeypatch, *, streamed):
     for state.step in (1, 2):
         batches.append(collect(session, state, Console("none")))
     monkeypatch.undo()
-    tokens = [[b.token_ids.tolist() for t in batch.trunks for b in t.branches] for batch in batches]
+    tokens = [[[b.token_ids.tolist() for b in t.branches] for t in batch.trunks] for batch in batches]
     prompts = [(group.position, group.kept) for batch in batches for group in batch.groups]
     carried = [[b.token_ids.tolist() for b in t.branches] for t in state.carried]
     return (tokens, prompts, carried, feed.state_dict()), calls
@@ -72,9 +72,12 @@ def test_an_estimator_may_leave_whole_prompts_out_and_is_told_if_it_leaves_out_a
     own = estimated_by("hard_prompts")
     with own.grader:
         (tokens, prompts, _, _), _ = collected(own, params, monkeypatch, streamed=True)
+        assert all(all(trunks) for trunks in tokens), "no trunk without branches"
+        assert sum(kept for _, kept in prompts) > sum(map(len, tokens)), (
+            "mixed prompts that are often solved were left out"
+        )
         with pytest.raises(collection.NoSignal, match="rounds in a row gave nothing"):
             collected(estimated_by("nobody"), params, monkeypatch, streamed=True)
-    assert all(len(step) >= batch for step in tokens) and any(kept for _, kept in prompts)
 
 
 @pytest.mark.parametrize(

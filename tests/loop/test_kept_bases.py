@@ -74,7 +74,8 @@ def streams(returning, monkeypatch) -> list[tuple[int, ...]]:
 
 def test_rounds_of_returns_alone_may_end_without_signal(returning):
     message = no_signal_message(returning.config, [], [], 3)
-    assert message.startswith("3 rounds in a row gave nothing to train on; of 0 prompts")
+    assert message.startswith("3 rounds in a row, all of returns to kept successes, gave nothing to train on")
+    assert "Raise returns.rollouts (now 4)" in message
 
 
 def test_a_base_that_is_explored_and_visited_in_one_step_has_noise_of_its_own(

@@ -262,7 +262,6 @@ OWNER = """
 import os, sys, time
 from concurrent.futures import Future
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.rewards import job_runner, workers
 from fr3e_jax.rewards.pool import Pool
 from fr3e_jax.verdict import Job
 if sys.argv[3] == "end":
