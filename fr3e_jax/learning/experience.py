@@ -50,6 +50,7 @@ class TrainingBranch:
     loss_mask: np.ndarray | None = None  # bool, the tokens that train (a tool's do not); None: all
     routes: np.ndarray | None = None  # int [T, Q], the experts that the tokens passed in the sampler; None: unknown
     on_trunk: bool = False  # its tokens are those of the trunk after ``fork``
+    replayed: bool = False  # sampled in an earlier step than its trunk
 
     @cached_property
     def trains(self) -> np.ndarray:

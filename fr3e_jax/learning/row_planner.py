@@ -84,7 +84,7 @@ class Row:
     def fits(self, shape: RowShape) -> bool:
         """Return whether a row of ``shape`` holds this one."""
         lanes = -(-self.tokens // shape.capacity) if self.crosses else sum(end > 0 for end in self.ends)
-        alike = shape.capacity == self.shape.capacity
+        alike = (shape.capacity, shape.window) == (self.shape.capacity, self.shape.window)
         return alike and self.filled <= shape.trunk_size and lanes <= shape.lanes
 
 
@@ -172,7 +172,8 @@ def fill_rows(families: Sequence[Family], selection: Sequence[RowShape]) -> dict
     The largest rows take the branches that no smaller one holds. Others fill what is left in these, and then smaller
     rows. A trunk joins a row that has room for all of its branches, or begins new rows.
     """
-    kinds = sorted({(row.trunk_size, row.capacity): row for row in sorted(selection)}.values(), reverse=True)
+    largest = {(row.trunk_size, row.capacity, row.window): row for row in sorted(selection)}
+    kinds = sorted(largest.values(), reverse=True)
     limits = [(kind.trunk_size, kind.longest_branch) for kind in kinds]
     opened: list[list[Row]] = [[] for _ in kinds]
     for trunk, left in families:

@@ -66,19 +66,20 @@ def gap_metrics(
 ) -> dict[str, float]:
     """The distance of the trainer's log-probs ``old``, under the weights before the update, from the sampler's.
 
-    All metrics are over the tokens that train, of trunks that were sampled in ``step`` (fresh) and before (carried). A
+    All metrics are over the tokens that train, of branches sampled in ``step`` (fresh) and before (carried). A
     kind without such a token has no metrics. ``old``: of the branches that this process counts, and None for others;
     the sums of all processes are gathered.
 
     Returns:
       ``sampler_ratio``: of either kind the mean of |log ratio| (nats), and the share of tokens whose ratio is outside
-      [1 - ``loss.epsilon_low``, 1 + ``loss.epsilon_high``]; ``logprob_gap``: of fresh trunks ``mean`` and ``max`` of
+      [1 - ``loss.epsilon_low``, 1 + ``loss.epsilon_high``]; ``logprob_gap``: of fresh branches ``mean`` and ``max`` of
       |log π_trainer − log π_sampler|, and ``kl``, the estimate of KL(π_sampler ‖ π_trainer) per token by k3
       (`fr3e_jax.objectives.divergence.kl_k3`, whose samples come from the sampler), in nats.
     """
     sums = {kind: _GapSums() for kind in ("fresh", "carried")}
     for trunk, branch, logprobs in trained_values(batch, old):
-        sums["fresh" if trunk.step == step else "carried"].add(logprobs - branch.trained(branch.sampler_logprobs), loss)
+        fresh = trunk.step == step and not branch.replayed
+        sums["fresh" if fresh else "carried"].add(logprobs - branch.trained(branch.sampler_logprobs), loss)
     parts = gather([astuple(sums_of_kind) for sums_of_kind in sums.values()])
     metrics: dict[str, float] = {}
     for kind, parts_of_kind in zip(sums, zip(*parts, strict=True), strict=True):

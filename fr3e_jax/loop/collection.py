@@ -195,8 +195,9 @@ def return_and_explore(
         with stages.stage("explore"):
             anchored = place_anchors(session, step, accepted)
             explored = roll_out_states(session, policy, step, anchored)  # sampled and graded
-            credited = assign_advantages(explore, config.advantage, explored, taught=bool(config.teacher.path))
-            trunks += explored_trunks(explore, step, credited)
+            taught = bool(config.teacher.path)
+            credited = assign_advantages(explore, config.advantage, explored, taught=taught)
+            trunks += explored_trunks(explore, step, credited, taught=taught)
     silent = _silent_rounds(groups, trunks, rounds)
     trunks = [trunk for trunk in trunks if trunk.branches]  # an estimator may leave a whole group out of training
     batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)
@@ -226,7 +227,7 @@ def return_to_kept_bases(
         )
         session.grader.check(outcomes, "of a round of returns")
         state.kept_bases.learn(explored)
-        credited = credit_visits(explored, config.advantage)
+        credited = credit_visits(explored, config.advantage, taught=bool(config.teacher.path))
         trunks = explored_trunks(config.explore, step, credited)
     batch.silent_rounds = 0 if trunks else batch.silent_rounds + 1
     batch.returned += credited

@@ -221,10 +221,12 @@ def _has_signal(advantage: AdvantageConfig, rewards: np.ndarray, advantages: np.
     return has_signal(rewards)
 
 
-def explored_trunks(explore: ExploreConfig, step: int, credited: list[Credited]) -> list[TrainingTrunk]:
+def explored_trunks(
+    explore: ExploreConfig, step: int, credited: list[Credited], *, taught: bool = False
+) -> list[TrainingTrunk]:
     """Training trunks: base rollouts, with the new tokens of their trained states' rollouts as branches.
 
-    With ``explore.block_credit`` the base's own response is a branch too.
+    With ``explore.block_credit`` the base's own response is a branch too, if a block has credit or it is ``taught``.
     """
     trunks = []
     for base in credited:
@@ -246,7 +248,7 @@ def explored_trunks(explore: ExploreConfig, step: int, credited: list[Credited])
             for rollout, advantage, reward, outcome in zip(state, row, rewards, outcomes, strict=True)
             if outcome not in UNGRADED
         ]
-        if explore.block_credit and any(base.block_credit):
+        if explore.block_credit and base.block_credit and (taught or any(base.block_credit)):
             branches.append(_credited_base(anchor_rules(explore), base))
         if branches:
             ids = np.concatenate([prompt, base.rollout.token_ids])

@@ -255,8 +255,11 @@ def _next_sampled(written: np.ndarray, depth: int) -> int:
     return int(after[0] if len(after) else sampled[-1])
 
 
-def credit_visits(explored: Sequence[Explored], advantage: AdvantageConfig) -> list[Credited]:
-    """The advantages of continuations: each depth is a group of its own, with GRPO's z-scores."""
+def credit_visits(explored: Sequence[Explored], advantage: AdvantageConfig, *, taught: bool = False) -> list[Credited]:
+    """The advantages of continuations: each depth is a group of its own, with GRPO's z-scores.
+
+    ``taught``: as in `fr3e_jax.loop.explore.assign_advantages`.
+    """
     if not explored:
         return []
     rewards = np.concatenate([np.stack(visited.rewards) for visited in explored])
@@ -273,7 +276,7 @@ def credit_visits(explored: Sequence[Explored], advantage: AdvantageConfig) -> l
                 values=np.array([state.mean() if len(state) else 0.0 for state in graded_rewards(visited)]),
                 alphas=np.ones(count),
                 initial_value=visited.group.success_rate,
-                trained=[has_signal(state) for state in graded_rewards(visited)],
+                trained=[taught or has_signal(state) for state in graded_rewards(visited)],
                 block_credit=[],
             )
         )

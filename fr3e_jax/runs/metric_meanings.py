@@ -90,10 +90,10 @@ SCORING = MetricGroup("Sampler and trainer", "train", "the batch has such rollou
     M("sampler_ratio/fresh", "nats",
       "mean size of the log ratio, weights before the update to weights that sampled, of this step's rollouts",
       "lower"),
-    M("sampler_ratio/carried", "nats", "the same for carried rollouts"),
+    M("sampler_ratio/carried", "nats", "the same for carried and replayed rollouts"),
     M("sampler_ratio/fresh_outside", SHARE,
       "tokens of this step's rollouts whose ratio is outside the clip range before the first update", "lower"),
-    M("sampler_ratio/carried_outside", SHARE, "the same for carried rollouts", "lower"),
+    M("sampler_ratio/carried_outside", SHARE, "the same for carried and replayed rollouts", "lower"),
 ))
 
 UPDATES = MetricGroup("Updates of the policy", "train", "every step", (

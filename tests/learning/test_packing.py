@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from packed_trunks import training_trunk
 
+from fr3e_jax.configuration import load_config
 from fr3e_jax.learning import mini_batches
 from fr3e_jax.learning.experience import TrainingTrunk
-from fr3e_jax.learning.micro_batch_shapes import WINDOW
+from fr3e_jax.learning.micro_batch_shapes import WINDOW, declared_rows
 from fr3e_jax.learning.packing import counted_tokens, pack
+from fr3e_jax.learning.row_planner import plan_rows
 from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.programs.row_shape import RowShape
 
@@ -147,6 +149,29 @@ def test_a_branch_lies_in_lanes_that_see_one_another(tokens):
                 assert lanes[-1] - lanes[0] < (1 if window is None else WINDOW)
                 crossing += lanes[-1] > lanes[0]
     assert (crossing > 0) == (tokens >= 1000)
+
+
+def test_rows_of_one_capacity_and_two_windows_keep_each_branch_in_sight():
+    """Rows of fresh and of kept trunks are declared apart, and one mini-batch may take both."""
+    settings = {"data.max_prompt_tokens": 128, "rollout.max_response_tokens": 128, "rollout.expected_tokens": 64}
+    settings |= {"training.micro_batch_tokens": 477, "training.mini_batch_rollouts": 16}
+    config = load_config("configs/methods/prefix_rl.yaml", [f"{name}={value}" for name, value in settings.items()])
+    shapes = declared_rows(config, 1, 1e-4)
+    assert {shape.window for shape in shapes if shape.capacity == 64} == {1, 3}
+    crossing = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        forks, lengths = [], []
+        for prompt, base in random.integers(64, 129, (2, 2)).tolist():
+            depths = np.repeat(random.integers(0, base, 3), 4)
+            forks.append((prompt + depths).tolist())
+            lengths.append([int(min(128 - depth, 1 + random.exponential(40))) for depth in depths])
+        for rows, shape in plan_rows(forks, lengths, shapes, key_cost=1e-4):
+            for trunk, branch, start in (placed for row in rows for placed in row.branches):
+                lanes = (start + lengths[trunk][branch] - 1) // shape.capacity - start // shape.capacity
+                assert lanes < shape.window
+                crossing += lanes > 0
+    assert crossing
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from encoded_prompts import prepare
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.data.stream import PromptStream
+from fr3e_jax.learning.scoring import gap_metrics
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.replay import MOST_SUCCESSES, Replay
@@ -87,6 +88,10 @@ def test_an_earlier_success_trains_in_the_fresh_group_with_the_log_probs_it_was_
     last = trunk.branches[-1]
     assert (last.token_ids.tolist(), last.right, last.finished) == ([3, 3, 4], True, True)
     np.testing.assert_allclose(last.sampler_logprobs, -1.1)
+    trainer = [[branch.sampler_logprobs + branch.replayed for branch in trunk.branches]]
+    gap = gap_metrics(own.config.loss, [trunk], trainer, step)
+    assert gap["logprob_gap/max"] == gap["sampler_ratio/fresh"] == 0, "a replayed success is not fresh"
+    assert gap["sampler_ratio/carried"] == pytest.approx(1)
     assert last.advantages.shape == (3,) and not replay.successes[3].response.advantages.any()
     lone, _ = (group_of(session, stream, 3, [0]), group_of(session, stream, 3, [1]))
     lone.replayed = replay.successes[3].response

@@ -89,6 +89,14 @@ def test_branches_are_taught_at_uncertain_tokens_and_a_stopped_run_goes_on_bit_f
     assert_same_run(tmp_path / "run", tmp_path / "whole", open_session(config))
 
 
+def test_blocks_without_credit_are_taught(tiny_run, teacher, tmp_path):
+    settings = {"teacher__path": teacher, "teacher__alone": True, "data__task": f"{tiny_run.task}:NothingRight"}
+    settings |= {"explore__block_credit": True, "explore__train_states": False, "training__max_steps": 1}
+    assert train(tiny_run.config(**settings, rollout__max_rounds_without_signal=2), tmp_path / "run") == 0
+    (record,) = trained(tmp_path / "run")
+    assert record["teacher/share"] == 1 and record["gradient_norm/max"] > 0
+
+
 def test_a_teacher_that_is_the_policy_changes_nothing(tiny_run, tmp_path):
     path = write_model(open_session(tiny_run.config()), tmp_path / "model")
     same = {"model__path": path, "teacher__path": path, "teacher__alone": True, "training__max_steps": 1}

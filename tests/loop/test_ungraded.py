@@ -134,4 +134,5 @@ def test_kept_bases_learn_from_graded_rollouts_alone(session, tiny_run):
     whole, lossy = explored_of(session, [[1, 0], [0, 0]], ()), explored_of(session, [[1, 0], [0, 0]], {(1, 0), (1, 1)})
     (wanted,), (found,) = credit_visits([whole], config.advantage), credit_visits([lossy], config.advantage)
     assert found.trained == wanted.trained == [True, False]
+    assert credit_visits([whole], config.advantage, taught=True)[0].trained == [True, True]
     np.testing.assert_array_equal(found.advantages[0], wanted.advantages[0])
