@@ -174,13 +174,14 @@ def fill_rows(families: Sequence[Family], selection: Sequence[RowShape]) -> dict
     """
     largest = {(row.trunk_size, row.capacity, row.window): row for row in sorted(selection)}
     kinds = sorted(largest.values(), reverse=True)
-    limits = [(kind.trunk_size, kind.longest_branch) for kind in kinds]
+
+    @cache
+    def smallest(fork: int, length: int) -> int:
+        return max(n for n, kind in enumerate(kinds) if kind.holds(fork, length))
+
     opened: list[list[Row]] = [[] for _ in kinds]
     for trunk, left in families:
-        last = {
-            b.index: max([n for n, (fork, length) in enumerate(limits) if b.fork <= fork and b.length <= length])
-            for b in left
-        }
+        last = {b.index: smallest(b.fork, b.length) for b in left}
         for n, (kind, rows) in enumerate(zip(kinds, opened, strict=True)):
             rest = [b for b in left if last[b.index] == n]
             if not rest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -76,13 +76,13 @@ def gap_metrics(
       |log π_trainer − log π_sampler|, and ``kl``, the estimate of KL(π_sampler ‖ π_trainer) per token by k3
       (`fr3e_jax.objectives.divergence.kl_k3`, whose samples come from the sampler), in nats.
     """
-    sums = {kind: _GapSums() for kind in ("fresh", "carried")}
+    log_ratios: dict[str, list[np.ndarray]] = {"fresh": [], "carried": []}
     for trunk, branch, logprobs in trained_values(batch, old):
-        fresh = trunk.step == step and not branch.replayed
-        sums["fresh" if fresh else "carried"].add(logprobs - branch.trained(branch.sampler_logprobs), loss)
-    parts = gather([astuple(sums_of_kind) for sums_of_kind in sums.values()])
+        kind = "fresh" if trunk.step == step and not branch.replayed else "carried"
+        log_ratios[kind].append(logprobs - np.asarray(branch.trained(branch.sampler_logprobs)))
+    parts = gather([_gap_sums(np.concatenate([np.empty(0), *of_kind]), loss) for of_kind in log_ratios.values()])
     metrics: dict[str, float] = {}
-    for kind, parts_of_kind in zip(sums, zip(*parts, strict=True), strict=True):
+    for kind, parts_of_kind in zip(log_ratios, zip(*parts, strict=True), strict=True):
         tokens, outside, total, divergence, _ = (math.fsum(column) for column in zip(*parts_of_kind, strict=True))
         if not tokens:
             continue
@@ -95,25 +95,10 @@ def gap_metrics(
     return metrics
 
 
-@dataclass
-class _GapSums:
-    """Sums over tokens of log ratios; a branch at a time, so that its float64 arrays are the only ones."""
-
-    tokens: int = 0
-    outside: int = 0
-    total: float = 0.0  # of |log ratio|
-    divergence: float = 0.0
-    largest: float = 0.0
-
-    def add(self, log_ratio: np.ndarray, loss: LossConfig) -> None:
-        """Add the tokens of a branch, float32 ``[T]``."""
-        if not log_ratio.size:
-            return
-        size = np.abs(log_ratio)
-        bounded = np.clip(log_ratio.astype(np.float64), -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-        outside = (log_ratio < np.log1p(-loss.epsilon_low)) | (log_ratio > np.log1p(loss.epsilon_high))
-        self.tokens += log_ratio.size
-        self.outside += int(np.count_nonzero(outside))
-        self.total += float(size.sum(dtype=np.float64))
-        self.divergence += float((np.expm1(bounded) - bounded).sum())
-        self.largest = max(self.largest, float(size.max()))
+def _gap_sums(log_ratio: np.ndarray, loss: LossConfig) -> tuple[int, int, float, float, float]:
+    """Of log ratios ``[T]``: their number, those outside the clip range, sums of sizes and of k3, and largest size."""
+    size = np.abs(log_ratio)
+    bounded = np.clip(log_ratio, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    outside = (log_ratio < np.log1p(-loss.epsilon_low)) | (log_ratio > np.log1p(loss.epsilon_high))
+    divergence = float((np.expm1(bounded) - bounded).sum())
+    return len(size), int(np.count_nonzero(outside)), float(size.sum()), divergence, float(size.max(initial=0))

@@ -51,13 +51,12 @@ Moments = tuple[int, float, float, float]
 
 
 def moments(arrays: Sequence[np.ndarray]) -> Moments:
-    """Moments of the values in all arrays, an array at a time; JSON content, so that processes can join theirs."""
-    count = sum(map(len, arrays))
-    if not count:
+    """Moments of the values in all arrays; JSON content, so that processes can join theirs."""
+    if not sum(map(len, arrays)):
         return 0, 0.0, 0.0, 0.0
-    mean = math.fsum(float(array.sum(dtype=np.float64)) for array in arrays) / count
-    squares = math.fsum(float(np.square(array - mean).sum(dtype=np.float64)) for array in arrays)
-    return count, mean, squares, max(float(np.abs(array).max()) for array in arrays if array.size)
+    values = np.concatenate([np.asarray(array) for array in arrays])
+    mean = float(values.mean(dtype=np.float64))
+    return len(values), mean, float(np.square(values - mean).sum(dtype=np.float64)), float(np.abs(values).max())
 
 
 def joined(parts: Sequence[Moments]) -> Moments:
@@ -155,6 +154,7 @@ def rollout_entries(step: int, groups: list[PromptGroup], credited: list[Credite
     """The rollouts of a step. Explored rollouts follow their base; those from kept bases come last."""
     by_base = {(e.group.position, e.base): e for e in credited if not e.parent}
     for group in groups:
+        mean_reward = group.mean_reward
         for n, rollout in enumerate(group.rollouts):
             expanded = by_base.get((group.position, n))
             parent, common = f"{step}/{group.position}/{n}", _common(step, group, n)
@@ -166,7 +166,7 @@ def rollout_entries(step: int, groups: list[PromptGroup], credited: list[Credite
                 "anchors": expanded.anchors if expanded else [],
                 "kept": group.kept,
                 "advantage": float(group.advantages[n]) if group.advantages is not None and group.trains(n) else None,
-                "value": group.mean_reward,
+                "value": mean_reward,
             }
             yield Entry(common | fields, rollout, group.problem.gold)
             if expanded:

@@ -164,7 +164,7 @@ class OptimizerPrograms:
         ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs, whether the weights
         are those at the start of the full batch, and a `Balance` of experts (`fr3e_jax.programs.train_programs`).
         """
-        numbers = jax.tree.map(jnp.float32, numbers)
+        numbers = jax.tree.map(np.float32, numbers)
         gradients, sums, by_token = self._accumulate(self.read_to_train(params), gradients, self.place(batch), *numbers)
         return gradients, sums | by_token
 

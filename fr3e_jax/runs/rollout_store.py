@@ -6,8 +6,8 @@ A process on its own writes one file a step. Of several, each writes a part (`fr
 from __future__ import annotations
 
 import gzip
+import io
 import math
-import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from typing import Annotated, Literal, cast
 
 import numpy as np
 import orjson
-from isal import igzip_threaded
+from isal import igzip
 from pydantic import AfterValidator, Field, GetPydanticSchema
 
 from fr3e_jax.json_object import shown
@@ -172,7 +172,6 @@ _ADVICE = "expected gzipped JSON lines of this version: remove the file, or read
 FLOAT_LISTS = ("logprobs", "entropies")
 FLOATS = ("reward", "advantage", "value", "alpha")
 _BUFFER_BYTES = 2**20
-_MOST_THREADS = 8
 _LEVEL = 2  # of ISA-L: a tenth of the time of zlib's level 6, 8 % more bytes
 _ENCODING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
@@ -206,17 +205,19 @@ def write_rollouts(
 ) -> Path:
     """Write ``rollouts/<stem>_<step>.jsonl.gz`` whole or not at all, over a file of that name; return its path.
 
-    Equal records give equal bytes, on one kind of processor. ISA-L compresses in threads and lets other threads of
-    Python run meanwhile. Evaluations of a step go into a file with another stem. The ``records`` of one ``part`` go
-    into ``<stem>_<step>/<stem>_<step>.<index>-of-<count>.jsonl.gz``. The first part removes what another number of
-    processes left.
+    Equal records give equal bytes, on one kind of processor. Evaluations of a step go into a file with another stem.
+    The ``records`` of one ``part`` go into ``<stem>_<step>/<stem>_<step>.<index>-of-<count>.jsonl.gz``. The first part
+    removes what another number of processes left.
 
     Raises:
       ValueError: a record belongs to another step.
     """
     file = rollout_path(run_dir, step, stem=stem)
-    path, threads = part.path(file), min(_MOST_THREADS, os.cpu_count() or 1)
-    with atomic_file(path) as stream, igzip_threaded.open(stream, "wb", _LEVEL, threads=threads) as lines:
+    path = part.path(file)
+    with (
+        atomic_file(path) as stream,
+        io.BufferedWriter(igzip.IGzipFile("", "wb", _LEVEL, stream, mtime=0), _BUFFER_BYTES) as lines,
+    ):
         for record in records:
             if record.step != step:
                 raise ValueError(f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})")

@@ -77,7 +77,8 @@ def test_replayed_successes_and_success_rates_are_part_of_a_checkpoint(tmp_path,
     with reader(whole) as checkpoints:
         assert checkpoints.host_state(1)["replay"]["successes"] and checkpoints.host_state(1)["success_rates"]
     steps = [record for record in read_metrics(whole / "metrics.jsonl") if record["kind"] == "train"]
-    assert steps[-1]["replay/asked"] > 0 and steps[-1]["logprob_gap/max"] > 0.01, "old log-probs are not those of now"
+    assert steps[-1]["replay/asked"] > 0 and steps[-1]["logprob_gap/max"] < 1e-5, "of fresh rollouts alone"
+    assert steps[-1]["sampler_ratio/carried"] > 0.001, "old log-probs are not those of now"
     assert any(record.get("prompts/most_rollouts", 0) > 4 for record in steps), "more than rollouts_per_prompt"
 
 

@@ -298,8 +298,8 @@ def test_a_non_finite_update_leaves_only_checkpoints_of_whole_finite_steps(
 ):
     """Between checkpoints, weights that only some mini-batches have moved belong to no step."""
 
-    def poisoned(explore, step, credited):
-        trunks = original(explore, step, credited)
+    def poisoned(explore, step, credited, **options):
+        trunks = original(explore, step, credited, **options)
         if step == ruined_step:
             branch = trunks[0].branches[0]
             branch.advantages = np.full_like(branch.advantages, np.nan)
