@@ -50,7 +50,7 @@ class TrainingBranch:
     loss_mask: np.ndarray | None = None  # bool, the tokens that train (a tool's do not); None: all
     routes: np.ndarray | None = None  # int [T, Q], the experts that the tokens passed in the sampler; None: unknown
     on_trunk: bool = False  # its tokens are those of the trunk after ``fork``
-    replayed: bool = False  # sampled in an earlier step than its trunk
+    step: int | None = None  # that sampled it; None: the trunk's
 
     @cached_property
     def trains(self) -> np.ndarray:
@@ -98,13 +98,17 @@ def sampled_branch(rollout: Rollout, fork: int, advantages: float | np.ndarray, 
 
 @dataclass
 class TrainingTrunk:
-    """A trunk and the branches that train on it; ``step`` is the step that sampled them."""
+    """A trunk and the branches that train on it; ``step`` sampled those of them that have no step of their own."""
 
     token_ids: np.ndarray
     branches: list[TrainingBranch]
     step: int
     prompt_tokens: int = 0  # of the trunk; the response begins after them
     routes: np.ndarray | None = None  # int [S, Q], as those of a branch
+
+    def sampled(self, branch: TrainingBranch) -> int:
+        """The step that sampled a branch of it."""
+        return self.step if branch.step is None else branch.step
 
     def relative_positions(self, branch: TrainingBranch) -> np.ndarray:
         """Places of a branch's tokens in the whole response, which begins after the prompt: float32 ``[T]`` below 1."""

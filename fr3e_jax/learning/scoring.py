@@ -78,7 +78,7 @@ def gap_metrics(
     """
     log_ratios: dict[str, list[np.ndarray]] = {"fresh": [], "carried": []}
     for trunk, branch, logprobs in trained_values(batch, old):
-        kind = "fresh" if trunk.step == step and not branch.replayed else "carried"
+        kind = "fresh" if trunk.sampled(branch) == step else "carried"
         log_ratios[kind].append(logprobs - np.asarray(branch.trained(branch.sampler_logprobs)))
     parts = gather([_gap_sums(np.concatenate([np.empty(0), *of_kind]), loss) for of_kind in log_ratios.values()])
     metrics: dict[str, float] = {}

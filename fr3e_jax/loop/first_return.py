@@ -215,7 +215,7 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
         last = len(group.rollouts)
         if group.replayed is not None and not np.isnan(prompt_advantages[last]):
             constant = np.full(len(group.replayed.token_ids), prompt_advantages[last], np.float32)
-            branches.append(replace(group.replayed, advantages=constant, reward=float(read[last]), replayed=True))
+            branches.append(replace(group.replayed, advantages=constant, reward=float(read[last])))
         routes = routes_of_trunk(group.rollouts, len(prompt))
         trunks.append(TrainingTrunk(prompt, branches, step, prompt_tokens=len(prompt), routes=routes))
     return trunks

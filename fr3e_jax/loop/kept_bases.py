@@ -240,7 +240,7 @@ class KeptBases:
             rollouts = [rollout for visited in explored for state in visited.rollouts for rollout in state]
             depths = [fork / len(visited.rollout.token_ids) for visited in explored for fork in visited.forks]
             metrics |= {
-                "returns/reward": float(np.mean(np.concatenate(rewards))),
+                **({"returns/reward": float(np.mean(graded))} if len(graded := np.concatenate(rewards)) else {}),
                 "returns/length": float(np.mean([len(rollout.token_ids) for rollout in rollouts])),
                 "returns/depth": float(np.mean(depths)),
                 "returns/mixed_states": float(np.mean([has_signal(state) for state in rewards])),

@@ -77,7 +77,7 @@ class Replay:
             if group.right.any():
                 rollout = group.rollouts[int(np.flatnonzero(group.right)[0])]
                 reward = float(group.rewards[group.right][0])
-                response = sampled_branch(rollout, len(group.prompt_ids), 0.0, reward=reward, right=True)
+                response = sampled_branch(rollout, len(group.prompt_ids), 0.0, reward=reward, right=True, step=step)
                 old = Success(response.copy(), step)
             if old is not None:
                 self.successes[group.position] = Success(old.response, step)

@@ -97,7 +97,7 @@ def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
     rewards = np.concatenate([row for e in credited for row in e.rewards])
     outcomes = [outcome for e in credited for row in e.outcomes for outcome in row]
     metrics = {
-        "explore/reward": graded_mean(rewards, are_graded(outcomes)),
+        **({"explore/reward": graded_mean(rewards, graded)} if (graded := are_graded(outcomes)).any() else {}),
         "explore/length": float(np.mean([len(r.token_ids) for r in explored])),
         "explore/anchor_position": float(
             np.mean([a / len(e.rollout.token_ids) for e in credited for a in e.anchors] or [0.0])
@@ -137,8 +137,9 @@ def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
     The age of a rollout is the number of steps since the one that sampled it.
     """
     branches = [branch for trunk in batch for branch in trunk.branches]
-    ages = np.repeat([step - trunk.step for trunk in batch], [len(trunk.branches) for trunk in batch])
-    return {
+    ages = np.array([step - trunk.sampled(branch) for trunk in batch for branch in trunk.branches])
+    replayed = [branch.loss_tokens for branch in branches if branch.step is not None]
+    return ({"replay/trained_tokens": sum(replayed)} if replayed else {}) | {
         "batch/rollouts": len(branches),
         "batch/trunks": len(batch),
         "batch/carried_rollouts": int((ages > 0).sum()),
@@ -154,7 +155,7 @@ def rollout_entries(step: int, groups: list[PromptGroup], credited: list[Credite
     """The rollouts of a step. Explored rollouts follow their base; those from kept bases come last."""
     by_base = {(e.group.position, e.base): e for e in credited if not e.parent}
     for group in groups:
-        mean_reward = group.mean_reward
+        mean_reward = group.mean_reward if group.graded.any() else None
         for n, rollout in enumerate(group.rollouts):
             expanded = by_base.get((group.position, n))
             parent, common = f"{step}/{group.position}/{n}", _common(step, group, n)
@@ -202,7 +203,7 @@ def _state_entries(parent: str, common: dict[str, Any], credited: Credited) -> I
                 "fork": credited.forks[i],
                 "kept": credited.trained[i],
                 "advantage": float(credited.advantages[i][m]) if trains else None,
-                "value": float(credited.values[i]),
+                "value": float(credited.values[i]) if credited.graded_states[i] else None,
                 "alpha": float(credited.alphas[i]),
             }
             yield Entry(common | fields, rollout, credited.group.problem.gold, prefix)

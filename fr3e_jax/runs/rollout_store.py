@@ -96,7 +96,8 @@ class RolloutRecord:
     kept: bool = True
     """False if its group was rejected and trains nothing."""
     advantage: Float | None = None
-    """Advantage after modulation; None if the rollout was not trained."""
+    """Advantage after modulation; None if the rollout was not trained. It is the one before the update, which may make
+    another from values (GAE), the batch, a divergence in the reward or a teacher."""
     answers: list[list[Count]] = field(default_factory=list)
     """[start, end) of each tool answer or observation in the new tokens; its tokens carry no loss."""
     turns: list[list[Float]] = field(default_factory=list)
@@ -122,6 +123,11 @@ class RolloutRecord:
             raise ValueError(f"rollout {self.id}: found lengths {lengths}, expected one number per new token in each")
 
     __pydantic_config__ = STRICT
+
+    @property
+    def state_id(self) -> str:
+        """The id of the state that it starts from: explored states and those of a visit have the same numbers."""
+        return self.id.rpartition("/")[0]
 
 
 def _faults(

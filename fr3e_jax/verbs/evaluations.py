@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ from fr3e_jax.session.run_weights import load_run_params, refused_weights
 from fr3e_jax.session.session import Session, open_session
 
 FOLDER, METRICS = "evaluations", "metrics.json"
+OF_EVERY_RESPONSE = ("max_response_tokens", "stop_tokens", "stop_texts", "param_dtype")
+"""The settings of the section ``rollout`` that evaluations read."""
+OF_REQUESTS = ("key_variable", "max_concurrency", "seconds", "cache")
+"""The settings of a judge that change no verdict."""
 
 
 @dataclass(frozen=True)
@@ -140,16 +145,17 @@ def _described(session: Session, run_dir: Path | None, step: int) -> dict[str, A
     """All that decides the result: weights, problems, tokenizer, settings of sampling and grading."""
     config = session.config
     identified = identity(config, session.task, session.texts.codec, session.model.architecture)
-    sections = ("seed", "model", "data", "evaluation", "rewards", "tools", "environment")
+    sections = ("seed", "model", "data", "evaluation", "rewards", "judge", "tools", "environment", "rollout")
     settings = {name: identified["settings"][name] for name in sections}
+    settings["judge"] = {name: x for name, x in settings["judge"].items() if name not in OF_REQUESTS}
+    settings["rollout"] = {name: settings["rollout"][name] for name in OF_EVERY_RESPONSE}
     folder = (run_dir / "checkpoints" / str(step)) if run_dir else model_directory(config.model.path or ".")
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if run_dir or config.model.path else []
-    weights = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    limits = {"max_response_tokens": config.rollout.max_response_tokens}
+    if adapters := config.model.lora.path:
+        files += sorted(path for path in Path(adapters).expanduser().rglob("*") if path.is_file())
+    weights = [[os.path.relpath(path, folder), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     parts = ("held_out_data", "tokenizer", "files")
-    return {"step": step, "weights": weights, "settings": settings, **limits} | {
-        name: identified[name] for name in parts
-    }
+    return {"step": step, "weights": weights, "settings": settings} | {name: identified[name] for name in parts}
 
 
 def _stored(folder: RunDirectory) -> dict[str, float] | None:

@@ -53,7 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     for (_, problem), responses in groupby(records, key=lambda record: (record.prompt_position, record.problem_id)):
         if arguments.problem in (None, problem) and shown < arguments.prompts:
             shown += 1
-            for line in prompt_lines(list(responses), None if arguments.full else LONGEST, read):
+            of_prompt = list(responses)
+            for record in of_prompt if not stored_run.has_advantages else ():
+                record.advantage = None
+            for line in prompt_lines(of_prompt, None if arguments.full else LONGEST, read):
                 print(line)
     if not shown:
         raise ConfigError(f"step {step} has no rollout of problem {arguments.problem!r}; `--prompts 1` shows an id")
@@ -71,8 +74,8 @@ def prompt_lines(records: list[RolloutRecord], longest: int | None, read: Answer
     state = None
     for record in records:
         if record.kind == "state":
-            if (record.parent, record.state) != state:
-                state = (record.parent, record.state)
+            if record.state_id != state:
+                state = record.state_id
                 value = "" if record.value is None else f", V {record.value:.2f}"
                 yield f"    S_{record.state} after {record.fork} tokens{value}: {_cut(record.prefix, longest)}"
             yield f"      {_figures(record, read)}  | {_cut(record.response, longest)}"

@@ -88,7 +88,7 @@ def test_an_earlier_success_trains_in_the_fresh_group_with_the_log_probs_it_was_
     last = trunk.branches[-1]
     assert (last.token_ids.tolist(), last.right, last.finished) == ([3, 3, 4], True, True)
     np.testing.assert_allclose(last.sampler_logprobs, -1.1)
-    trainer = [[branch.sampler_logprobs + branch.replayed for branch in trunk.branches]]
+    trainer = [[branch.sampler_logprobs + (branch.step is not None) for branch in trunk.branches]]
     gap = gap_metrics(own.config.loss, [trunk], trainer, step)
     assert gap["logprob_gap/max"] == gap["sampler_ratio/fresh"] == 0, "a replayed success is not fresh"
     assert gap["sampler_ratio/carried"] == pytest.approx(1)

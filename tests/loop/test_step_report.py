@@ -197,6 +197,10 @@ def test_the_age_of_a_batch_counts_rollouts_and_not_trunks():
         return TrainingTrunk(np.zeros(1, np.int32), own, step)
 
     metrics = batch_metrics([trunk(9, 1), trunk(8, 3), trunk(5, 1)], 9)
+    replayed = trunk(9, 2)
+    replayed.branches[1].step = 7
+    ages = batch_metrics([replayed], 9)
+    assert (ages["batch/carried_rollouts"], ages["batch/age_max"], ages["replay/trained_tokens"]) == (1, 2, 2)
     names = ("mean", "max", "share_0", "share_1", "share_2_or_more")
     assert [metrics[f"batch/age_{name}"] for name in names] == pytest.approx([7 / 5, 4, 0.2, 0.6, 0.2])
 

@@ -109,6 +109,13 @@ def test_a_state_or_a_prompt_without_any_verdict_trains_nothing_and_is_counted_n
     assert [metrics[f"state_groups/{kind}"] for kind in ("all_right", "all_wrong", "mixed")] == [0, 0, 1]
     assert "value/S_1" not in metrics and metrics["value/S_2"] == 0.5
     assert "reward/mean" not in rollout_metrics([group_of([0], lost=(0,))], [])
+    values = [entry.fields["value"] for entry in rollout_entries(1, [], [replace(found, parent="1/7/0")])]
+    assert values == [None, None, 0.5, 0.5]
+    silent = explored_of(session, [[0, 0]], {(0, 0), (0, 1)}, anchors=(2,))
+    (none,) = assign_advantages(config.explore, config.advantage, [silent])
+    assert "explore/reward" not in rollout_metrics([group_of([1, 0])], [none])
+    (entry,) = rollout_entries(1, [group_of([0], lost=(0,))], [])
+    assert entry.fields["value"] is None
 
 
 @pytest.mark.parametrize("estimator", ["mean", "tree"])

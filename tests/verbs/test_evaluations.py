@@ -47,6 +47,22 @@ def test_eval_of_a_run_repeats_its_last_evaluation_and_keeps_every_response(reci
     assert np.mean(greedy) == found["greedy"]
 
 
+def test_settings_that_change_scores_ask_for_an_evaluation_of_their_own(session, run, tiny_run, tmp_path):
+    described = lambda **settings: evaluations._described(tiny_run.changed(session, **settings), run, 4)
+    plain, adapters = described(), tmp_path / "adapters"
+    adapters.mkdir()
+    (adapters / "adapter_model.safetensors").write_bytes(b"1")
+    others = [{"rollout__stop_texts": ["1"]}, {"rollout__stop_tokens": ["1"]}, {"rollout__param_dtype": "int8"}]
+    judge = {"judge__model": "other", "judge__base_url": "http://127.0.0.1:9/v1"}
+    others += [judge, {"judge__right_from": 0.5}, {"model__lora__path": str(adapters)}]
+    assert all(described(**settings) != plain for settings in others)
+    adapted = described(model__lora__path=str(adapters))
+    (adapters / "adapter_model.safetensors").write_bytes(b"12")
+    assert described(model__lora__path=str(adapters)) != adapted
+    for settings in ({"judge__seconds": 9.0}, {"judge__cache": "elsewhere"}, {"rollout__trunk_slots": 3}):
+        assert described(**settings) == plain
+
+
 def test_several_checkpoints_and_models_share_a_table_and_none_is_evaluated_twice(
     recipe, run, tmp_path, tiny_run, capsys, monkeypatch
 ):

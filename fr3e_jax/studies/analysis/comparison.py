@@ -21,7 +21,7 @@ from fr3e_jax.studies.analysis.bootstrap import (
     percentiles,
 )
 from fr3e_jax.studies.analysis.comparability import Flag, flags
-from fr3e_jax.studies.analysis.held_out_scores import ProblemScores, differences_by_set, scores_of_problems
+from fr3e_jax.studies.analysis.held_out_scores import RIGHT, ProblemScores, differences_by_set, scores_of_problems
 from fr3e_jax.studies.analysis.run_curves import (
     ALL_RIGHT,
     ALL_WRONG,
@@ -172,7 +172,7 @@ class Comparison:
                 curve = run.curves.curve(self.metric)
                 if curve is not None and int(curve.steps[-1]) in run.run.steps("eval"):
                     records = run.run.rollouts(int(curve.steps[-1]), "eval")
-                    scores[id(run)] = scores_of_problems(records, self.evaluation_metrics)
+                    scores[id(run)] = scores_of_problems(records, [*self.evaluation_metrics, RIGHT])
         return scores
 
     def reach(self, group: RunGroup, axis: str) -> list[float | None]:

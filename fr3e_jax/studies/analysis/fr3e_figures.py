@@ -30,6 +30,8 @@ def advantages_over_steps(material: Material) -> Figure:
 
     The paper compares the moving averages with E[A] = 0; it does not say how many steps they cover.
     """
+    if not material.run.has_advantages:
+        raise NothingToShow("the update makes the advantages, and stored ones are of before")
     responses = material.training
     advantages = responses.column(lambda r: math.nan if r.advantage is None else r.advantage, float)
     steps, (low, lower, median, upper, high), means = by_step(responses.step, advantages, QUANTILES)

@@ -12,6 +12,8 @@ import numpy as np
 from fr3e_jax.runs.rollout_store import RolloutRecord
 
 GREEDY = 0  # `base` of the greedy answer; samples are 1, 2, ...
+RIGHT = "right"
+"""The score that is 1 where the greedy answer is right; its reward may be another number."""
 Problem = tuple[str, int, str]
 """Set, place in it, and the problem's name with its gold answer: two tasks may give their problems the same names."""
 ProblemScores = Mapping[Problem, float]
@@ -24,7 +26,7 @@ def problem_of(record: RolloutRecord) -> Problem:
 
 
 def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str]) -> dict[str, ProblemScores]:
-    """Of each metric among ``greedy``, ``avg@k`` and ``pass@k`` that the samples allow, the scores of the problems.
+    """Of each metric among ``greedy``, `RIGHT`, ``avg@k`` and ``pass@k`` that the samples allow, the problems' scores.
 
     ``greedy`` and ``avg@k`` are rewards, pass@k counts right answers (``outcome``), as in the metrics of an evaluation.
     ``avg`` and ``avg@k`` take all samples of a problem; ``avg`` takes the greedy answer where there is none. A metric
@@ -43,6 +45,8 @@ def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str])
             kind, _, k = name.partition("@")
             if name == "greedy" and GREEDY in answers:
                 scores[name][key] = answers[GREEDY][0]
+            elif name == RIGHT and GREEDY in answers:
+                scores[name][key] = float(answers[GREEDY][1])
             elif kind == "avg" and count and (not k or int(k) == count):
                 scores[name][key] = float(np.mean([reward for reward, _ in samples]))
             elif name == "avg" and GREEDY in answers:  # of a set that takes no samples

@@ -12,7 +12,7 @@ import numpy as np
 from fr3e_jax.studies.analysis.figure import Figure
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
 from fr3e_jax.studies.analysis.success import VOTES, SampleSets
-from fr3e_jax.studies.analysis.verdicts import answer_reader
+from fr3e_jax.studies.analysis.verdicts import answer_of, answer_reader
 
 Answer = str | None
 _VOTES_AT_ONCE = 4_000_000  # votes summed in one piece
@@ -63,7 +63,7 @@ def maj_at_k(material: Material) -> Figure:
     responses, read = sets.responses, answer_reader(material.run.settings)
 
     def of_set(problems: Mapping[str, list[int]], ks: list[int]) -> np.ndarray:
-        answers = [[read(responses.records[i].response) for i in samples] for samples in problems.values()]
+        answers = [[answer_of(responses.records[i], read) for i in samples] for samples in problems.values()]
         rights = [responses.right[samples].tolist() for samples in problems.values()]
         return np.stack([majority_curve(*each, ks, generator) for each in zip(answers, rights, strict=True)])
 

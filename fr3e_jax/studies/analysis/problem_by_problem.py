@@ -8,7 +8,7 @@ from typing import Any
 
 from fr3e_jax.studies.analysis.comparison import Comparison
 from fr3e_jax.studies.analysis.figure import TextTable
-from fr3e_jax.studies.analysis.held_out_scores import GREEDY, Problem, ProblemScores, problem_of
+from fr3e_jax.studies.analysis.held_out_scores import GREEDY, RIGHT, Problem, ProblemScores, problem_of
 from fr3e_jax.studies.analysis.run_groups import ComparedRun
 
 SOLVED = 0.5  # least score of a solved problem
@@ -51,7 +51,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def solved(comparison: Comparison, run: ComparedRun) -> dict[Problem, bool]:
     """Problem → whether the run solves it at its last evaluation; empty without stored samples."""
     of_run = comparison.problem_scores.get(id(run), {})
-    scores: ProblemScores = of_run.get("greedy") or of_run.get(comparison.metric) or {}
+    scores: ProblemScores = of_run.get(RIGHT) or of_run.get(comparison.metric) or {}
     return {key: score >= SOLVED for key, score in scores.items()}
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.studies.analysis.stored_run import Stem, StoredRun, drawn_steps
+from fr3e_jax.verdict import UNGRADED
 
 BYTES_PER_TOKEN = 10.0  # of a compressed file, as float32 numbers hardly compress
 SUCCESS = 1.0  # least reward of a right response, if the verifier gave no outcome
@@ -66,8 +67,8 @@ class Responses:
 
     @cached_property
     def graded(self) -> np.ndarray:
-        """bool ``[R]``."""
-        return self.column(lambda record: record.outcome is not None or math.isfinite(record.reward))
+        """bool ``[R]``; in evaluations, a judge that failed counts as a verdict."""
+        return self.column(_is_graded)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -162,6 +163,12 @@ def _draw(record: RolloutRecord, seed: int) -> float:
 def problem_of(record: RolloutRecord) -> str:
     """The name of the problem; those of two evaluation sets differ."""
     return f"{record.benchmark}/{record.problem_id}" if record.benchmark else record.problem_id
+
+
+def _is_graded(record: RolloutRecord) -> bool:
+    if record.kind != "eval" and record.outcome in UNGRADED:
+        return False
+    return record.outcome is not None or math.isfinite(record.reward)
 
 
 def is_right(record: RolloutRecord) -> bool:

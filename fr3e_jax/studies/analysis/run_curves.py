@@ -163,10 +163,12 @@ def _wasted(training: Mapping[int, Mapping[str, Any]], steps: Sequence[int], epo
     keys = ("tokens/sampled_tokens", "tokens/loss_tokens")
     if not steps or not all(is_finite(training[step].get(key)) for step in steps for key in keys):
         return None
+    replayed = epochs * np.cumsum([float(training[step].get("replay/trained_tokens", 0)) for step in steps])
     sampled, trained = (np.cumsum([float(training[step][key]) for step in steps]) for key in keys)
     if not sampled[-1]:
         return None
-    return Curve.of({step: 1 - t / (epochs * s) for step, s, t in zip(steps, sampled, trained, strict=True) if s})
+    fresh = zip(steps, sampled, trained - replayed, strict=True)
+    return Curve.of({step: 1 - t / (epochs * s) for step, s, t in fresh if s})
 
 
 def on_grid(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:

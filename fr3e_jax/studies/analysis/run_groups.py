@@ -160,7 +160,8 @@ def read_run(directory: Path, exit_code: int | None = None) -> ComparedRun:
     settings = default_settings() | dict(run.settings)
     if not run.records:
         raise ConfigError(f"{run.directory.metrics} is missing or empty; expected the metrics of at least one step")
-    curves = run_curves(run.records, epochs=int(settings["training.epochs"]))
+    epochs = 1 if run.provenance.get("verb") == "rft" else int(settings["training.epochs"])
+    curves = run_curves(run.records, epochs=epochs)
     return ComparedRun(run, settings, curves, exit_code)
 
 

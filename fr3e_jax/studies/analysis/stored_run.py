@@ -75,6 +75,14 @@ class StoredRun:
         """Verb, time, command, versions and commit; empty without the file. A damaged file is named on stderr."""
         return read_provenance(self.directory.path, lambda line: print(f"fr3e: {line}", file=sys.stderr))
 
+    @property
+    def has_advantages(self) -> bool:
+        """False if the update makes other advantages than those of the rollouts, which are stored before it."""
+        of = self.settings.get
+        in_reward = of("kl.place") == "reward" and float(of("kl.coefficient") or 0) > 0
+        taught = of("teacher.path") and (of("teacher.place") == "advantage" or of("teacher.alone"))
+        return not (of("advantage.base_estimator") == "gae" or of("advantage.normalise_batch") or in_reward or taught)
+
     @cached_property
     def summary(self) -> Summary | None:
         """See `read_summary`."""

@@ -39,6 +39,7 @@ def held_out_problems(
     sizes = run.stored_bytes("eval")
     steps = evenly(drawn_steps(sizes, limits.read_bytes // 4, limits.seed), limits.evaluations)
     results: dict[Problem, dict[int, list[tuple[int, bool]]]] = {}
+    rewards: dict[Problem, dict[int, dict[int, float]]] = {}
     first: dict[Problem, dict[str, str]] = {}
     question = question_finder(run.settings, run.codec)
     tokens: dict[Problem, int] = {}
@@ -57,6 +58,7 @@ def held_out_problems(
             reasons[reason(record, answer_of(record, read))] += 1
         tokens[key] = tokens.get(key, 0) + len(record.token_ids)
         results.setdefault(key, {}).setdefault(record.step, []).append((record.base, record.outcome == "right"))
+        rewards.setdefault(key, {}).setdefault(record.step, {})[record.base] = record.reward
     if not results:
         return None, []
     courses = {key: _course(rows) for key, rows in results.items()}
@@ -91,7 +93,7 @@ def held_out_problems(
         "problems": entitle([problem | held_out_item(problem) for problem in problems]),
         "stored_problems": len(order),
         "sentence": _sentence(problems, len(order), steps, len(sizes), bare),
-        "change_error": _change_error(list(results.values()), steps[0], steps[-1]),
+        "change_error": _change_error(rewards, steps[0], steps[-1]),
         "sentences": held_out_sentences(list(since.values()), list(courses.values()), words, reasons),
     }
     return table, list(chunks.values())
@@ -155,23 +157,28 @@ def _greedy(answers: list[tuple[int, bool]]) -> bool | None:
 
 
 def _change_error(
-    results: Sequence[dict[int, list[tuple[int, bool]]]], first: int, last: int
+    rewards: Mapping[Problem, Mapping[int, Mapping[int, float]]], first: int, last: int
 ) -> dict[str, float] | None:
-    """The standard errors of the changes of ``avg`` and ``greedy`` between two evaluations of the same problems."""
-    both = [rows for rows in results if first in rows and last in rows]
+    """The standard errors of the changes of ``avg`` and ``greedy`` between two evaluations of the same problems.
+
+    Both are means over sets of rewards: ``avg`` of samples, or of the greedy answer in a set without samples.
+    ``rewards``: problem → step → sample → reward.
+    """
+    both = {key: rows for key, rows in rewards.items() if first in rows and last in rows}
     if len(both) < FEWEST_PAIRS or first == last:
         return None
 
-    def error(score: Callable[[list[tuple[int, bool]]], float]) -> float:
-        changes = np.array([score(rows[last]) - score(rows[first]) for rows in both])
-        return float(changes.std(ddof=1) / np.sqrt(len(changes)))
+    def error(score: Callable[[Mapping[int, float]], float]) -> float:
+        changes: dict[str, list[float]] = {}
+        for (benchmark, _), rows in both.items():
+            changes.setdefault(benchmark, []).append(score(rows[last]) - score(rows[first]))
+        variances = [np.var(of_set, ddof=1) / len(of_set) if len(of_set) > 1 else np.inf for of_set in changes.values()]
+        return float(np.sqrt(sum(variances)) / len(changes))
 
-    return {"greedy": error(lambda rows: float(bool(_greedy(rows)))), "avg": error(_share_sampled)}
+    def sampled(answers: Mapping[int, float]) -> float:
+        return float(np.mean([reward for sample, reward in answers.items() if sample] or [answers.get(0, 0.0)]))
 
-
-def _share_sampled(answers: list[tuple[int, bool]]) -> float:
-    right, samples = _sampled_right(answers)
-    return right / (samples or 1)
+    return {"greedy": error(lambda answers: answers.get(0, 0.0)), "avg": error(sampled)}
 
 
 def _greedy_answers(by_step: dict[int, list[tuple[int, bool]]]) -> dict[int, bool]:

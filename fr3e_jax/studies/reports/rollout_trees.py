@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.analysis.verdicts import AnswerReader, answer_of, reason
 from fr3e_jax.studies.reports.prompt_text import turns_of
-from fr3e_jax.verdict import FAULTS
+from fr3e_jax.verdict import FAULTS, UNGRADED
 
 ANSWER_CHARACTERS = 200
 DECIMALS = {"logprobs": 3, "entropies": 2}
@@ -27,6 +28,7 @@ TRAINED = {
     "blocks": "yes, by blocks",
     "no": "no",
     "equal": "no, the rewards of its group are equal",
+    "unselected": "no, it was not selected",
     "eval": "no, an evaluation",
 }
 """The phrases that say if a rollout trains."""
@@ -37,13 +39,42 @@ _COLUMNS = (
 )
 
 
+class Training(NamedTuple):
+    """Settings of a run that say whether a rollout trains; those of evaluations do not."""
+
+    block_credit: bool = False  # ``explore.block_credit``
+    train_states: bool = True  # ``explore.train_states``
+    selected: bool = False  # by ``fr3e rft``, whose responses have no advantages
+    has_advantages: bool = True  # `StoredRun.has_advantages`
+
+    @classmethod
+    def of(cls, run: StoredRun) -> Training:
+        """The settings of a stored run."""
+        credit, states = run.settings.get("explore.block_credit"), run.settings.get("explore.train_states", True)
+        return cls(bool(credit), bool(states), run.provenance.get("verb") == "rft", run.has_advantages)
+
+    def of_rollout(self, record: RolloutRecord) -> str:
+        """A name of `TRAINED`. The advantages of blocks are not stored."""
+        if record.kind == "eval":
+            return "eval"
+        if self.selected:
+            return "yes" if record.kept else "unselected"
+        if record.advantage is not None:
+            return "yes"
+        if record.kind == "state" and not self.train_states:
+            return "no"
+        if not record.kept:
+            return "equal"
+        return "blocks" if record.kind == "base" and record.anchors and self.block_credit else "no"
+
+
 def prompt_tree(
     records: Sequence[RolloutRecord],
     max_tokens: int,
     read: AnswerReader,
     leaders: Container[str | None] | None = None,
     *,
-    block_credit: bool = False,
+    training: Training | None = None,
 ) -> dict[str, Any]:
     """The columns of a prompt's rollouts, its parents (``families``, the most changing first) and its largest entropy.
 
@@ -52,8 +83,9 @@ def prompt_tree(
       read: finds the answer in a response.
       max_tokens: tokens to keep. Beyond them a rollout has its ``length`` and other numbers, but no tokens.
       leaders: ids whose tokens are kept first; None: of the rollouts that others branch from.
-      block_credit: the setting ``explore.block_credit``.
+      training: says which rollouts train; None: of evaluations.
     """
+    training = training or Training()
     if leaders is None:
         leaders = {record.parent for record in records if record.parent}
     with_tokens = tokens_to_keep(records, max_tokens, leaders)
@@ -70,10 +102,11 @@ def prompt_tree(
         "families": sorted(most, key=lambda parent: -most[parent]),
         "scale": _largest_entropy(shown),
         **{name: [getattr(record, name) for record in records] for name in _COLUMNS.split()},
+        **({} if training.has_advantages else {"advantage": [None] * len(records)}),
         "extracted": [answer and answer[:ANSWER_CHARACTERS] for answer in extracted],
         "reason": [reason(record, answer) for record, answer in zip(records, extracted, strict=True)],
         "delta": changes,
-        "trained": [_trained(record, block_credit) for record in records],
+        "trained": [training.of_rollout(record) for record in records],
         "length": [len(record.token_ids) for record in records],
         "tokens": [len(record.token_ids) if record else 0 for record in shown],
         "token_ids": [token for record in shown if record for token in record.token_ids],
@@ -137,14 +170,14 @@ def fork_values(records: Sequence[RolloutRecord]) -> dict[str, dict[int, float]]
     policy.
     """
     by_id = {record.id: record for record in records}
-    states: dict[str, dict[int, dict[int | None, float]]] = {}
+    states: dict[str, dict[int, dict[str, float]]] = {}
     for record in records:
         if record.kind == "state" and record.parent and record.value is not None:
             forks = states.setdefault(record.parent, {})
             base = by_id.get(record.parent)
             if base is not None and base.value is not None:
-                forks.setdefault(0, {})[0] = base.value
-            forks.setdefault(record.fork, {})[record.state] = record.value
+                forks.setdefault(0, {})[record.parent] = base.value
+            forks.setdefault(record.fork, {})[record.state_id] = record.value
     return {
         parent: {fork: sum(values.values()) / len(values) for fork, values in sorted(forks.items())}
         for parent, forks in states.items()
@@ -155,15 +188,6 @@ def _change(record: RolloutRecord, values: Mapping[str, Mapping[int, float]]) ->
     """V of the state that a rollout leaves, less V at the fork before; None without one of them."""
     before = [value for fork, value in values.get(record.parent or "", {}).items() if fork < record.fork]
     return None if record.value is None or not before else record.value - before[-1]
-
-
-def _trained(record: RolloutRecord, block_credit: bool) -> str:
-    """A name of `TRAINED` that says if the tokens of a rollout train. The advantages of blocks are not stored."""
-    if record.advantage is not None:
-        return "yes"
-    if record.kind == "eval" or not record.kept:
-        return "eval" if record.kind == "eval" else "equal"
-    return "blocks" if record.kind == "base" and record.anchors and block_credit else "no"
 
 
 def _largest_entropy(records: Iterable[RolloutRecord | None]) -> float:
@@ -182,6 +206,7 @@ def prompt_summary(records: Sequence[RolloutRecord]) -> dict[str, Any]:
     """
     first = records[0]
     answers = [record for record in records if record.kind == "base"] or records
+    answers = [record for record in answers if record.outcome not in UNGRADED] or answers
     deltas, flips = [0.0], 0
     for forks in fork_values(records).values():
         values = [*forks.values()]
@@ -201,7 +226,7 @@ def prompt_summary(records: Sequence[RolloutRecord]) -> dict[str, Any]:
         "rewards": [min(rewards), max(rewards)]
         if (rewards := [r.reward for r in records if r.reward == r.reward])
         else None,
-        "states": len({(record.parent, record.state) for record in records if record.kind == "state"}),
+        "states": len({record.state_id for record in records if record.kind == "state"}),
         "delta": round(max(deltas), 6),
         "flips": flips,
         "trouble": sum(record.outcome in FAULTS for record in records),

@@ -15,7 +15,7 @@ from fr3e_jax.studies.reports.embedding import embed
 from fr3e_jax.studies.reports.list_items import prompt_item
 from fr3e_jax.studies.reports.page_limits import PageLimits, in_turns, priority
 from fr3e_jax.studies.reports.prompt_text import question_finder, shortened
-from fr3e_jax.studies.reports.rollout_trees import STRATA, prompt_summary, prompt_tree, stratum
+from fr3e_jax.studies.reports.rollout_trees import STRATA, Training, prompt_summary, prompt_tree, stratum
 
 
 @dataclass
@@ -86,7 +86,7 @@ def shown_prompts(run: StoredRun, limits: PageLimits, used_ids: set[int]) -> Sho
     sizes = run.stored_bytes()
     steps = drawn_steps(sizes, limits.read_bytes, limits.seed)
     read, question = answer_reader(run.settings), question_finder(run.settings, run.codec)
-    credit = bool(run.settings.get("explore.block_credit"))
+    training = Training.of(run)
     shown, strata, left = ShownPrompts(), Counter[str](), 0.0
     wanted_trunks: set[str] = set()
     returned_to: set[str] = set()
@@ -100,7 +100,7 @@ def shown_prompts(run: StoredRun, limits: PageLimits, used_ids: set[int]) -> Sho
             for record in records:
                 if record.id in wanted_trunks:
                     shown.trunks[record.id] = _embedded(
-                        prompt_tree([record], limits.prompt_tokens, read, block_credit=credit), used_ids
+                        prompt_tree([record], limits.prompt_tokens, read, training=training), used_ids
                     )
                     left -= len(shown.trunks[record.id])
             _note_visits(shown.visits, records)
@@ -118,7 +118,7 @@ def shown_prompts(run: StoredRun, limits: PageLimits, used_ids: set[int]) -> Sho
         for candidate in in_turns(waiting, lambda candidate: candidate.stratum):
             if candidate.size > left:
                 continue
-            tree = prompt_tree(candidate.records, limits.prompt_tokens, read, block_credit=credit)
+            tree = prompt_tree(candidate.records, limits.prompt_tokens, read, training=training)
             if len(encoded := embed(tree)) <= left:
                 left -= len(encoded)
                 used_ids.update(tree["token_ids"])
@@ -150,13 +150,15 @@ def _embedded(tree: dict[str, Any], used_ids: set[int]) -> str:
 
 def _note_visits(visits: dict[str, list[tuple[int, int, int, int]]], records: list[RolloutRecord]) -> None:
     """Add the states of the records to the visits of their parents."""
-    states: dict[tuple[str, int | None], list[RolloutRecord]] = {}
+    states: dict[str, list[RolloutRecord]] = {}
     for record in records:
         if record.parent:
-            states.setdefault((record.parent, record.state), []).append(record)
-    for (parent, _), rollouts in states.items():
+            states.setdefault(record.state_id, []).append(record)
+    for rollouts in states.values():
         right = sum(record.outcome == "right" for record in rollouts)
-        visits.setdefault(parent, []).append((rollouts[0].step, rollouts[0].fork, right, len(rollouts)))
+        visits.setdefault(rollouts[0].parent or "", []).append(
+            (rollouts[0].step, rollouts[0].fork, right, len(rollouts))
+        )
 
 
 def _bound(candidates: dict[int, _Candidate], stratum: str, left: float) -> None:

@@ -210,8 +210,8 @@ class RejectionSamplingRun(SupervisedRun):
         rft = self.config.rft
         return (
             f"of {m['rft/sampled']} responses {m['rft/right']} were right and {m['rft/usable_right']} of them passed "
-            f"the filters ({m['rft/dropped_redundant']} were redundant, {m['rft/dropped_no_answer']} had no answer, "
-            f"{m['rft/dropped_no_digit']} no digit, {m['rft/dropped_unfinished']} were unfinished); expected at "
-            f"least one: raise rft.prompts (now {rft.prompts}), rft.max_redundancy (now {rft.max_redundancy:g}) or "
+            f"the filters ({m['rft/dropped_redundant']} were redundant, {m['rft/dropped_no_answer']} had no answer or "
+            f"verdict, {m['rft/dropped_no_digit']} no digit, {m['rft/dropped_unfinished']} were unfinished); expected "
+            f"at least one: raise rft.prompts (now {rft.prompts}), rft.max_redundancy (now {rft.max_redundancy:g}) or "
             "rollout.max_response_tokens, or warm the policy up with fr3e sft"
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_up_runs import held_out_samples, made_up_run
 
-from fr3e_jax.studies.analysis.held_out_scores import differences_by_set, scores_of_problems
+from fr3e_jax.studies.analysis.held_out_scores import RIGHT, differences_by_set, scores_of_problems
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 REWARDS = {("a", 0): [1, 1, 0, 0, 1], ("a", 3): [0, 0.5, 0, 0, 0], ("b", 4): [1, 1, 1, 1, 1]}
@@ -27,6 +27,16 @@ def test_scores_are_those_of_an_evaluation(tmp_path):
     assert list(scores_of_problems(greedy_only, ["avg", "avg@4"])["avg"].values()) == [0.5, 0.125, 1.0]
     another_task = scores_of_problems([replace(record, gold="another") for record in records], ["greedy"])
     assert differences_by_set([(found["greedy"], another_task["greedy"])]) is None  # of equal names, and other problems
+
+
+def test_a_greedy_answer_is_solved_by_its_verdict_and_not_by_its_reward(tmp_path):
+    run = made_up_run(tmp_path / "run")
+    held_out_samples(run, 0, {("a", n): [reward] for n, reward in enumerate((0.6, 0.4))})
+    records = [
+        replace(record, outcome=outcome)
+        for record, outcome in zip(StoredRun.open(run).rollouts(0, "eval"), ("wrong", "right"), strict=True)
+    ]
+    assert list(scores_of_problems(records, [RIGHT])[RIGHT].values()) == [0, 1]
 
 
 def test_differences_are_means_over_pairs_by_set_and_need_the_same_problems():

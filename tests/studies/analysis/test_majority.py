@@ -56,3 +56,9 @@ def test_curves_of_a_run_are_means_over_its_problems(tmp_path):
     run = made_up_run(tmp_path / "run", samples=samples)
     (majority,) = findings(run, only=["maj_at_k"])
     assert majority.series[0].y[0] == pytest.approx(1 / 3) and majority.series[0].y[2] == pytest.approx(0.5)
+    silent = [
+        rollout(0, 0, b, right, [20, 1], kind="eval", response=f"3-3>{right}", outcome=outcome)
+        for b, (right, outcome) in enumerate([(1, "right"), (1, "right"), *[(0, "no_answer")] * 3])
+    ]
+    (majority,) = findings(made_up_run(tmp_path / "silent", samples=silent), only=["maj_at_k"])
+    assert majority.series[0].y[-1] == 1, "responses in which the verifier found no answer have no vote"

@@ -25,6 +25,8 @@ def test_right_follows_the_outcome_and_the_reward_only_without_one():
     columns = responses_of([rollout(1, 0, i, 0, [1], outcome=o, reward=r) for i, (o, r) in enumerate(rewards)])
     assert columns.right.tolist() == [True, False, True, False, False]
     assert columns.graded.tolist() == [True, True, True, True, False]
+    failed = [rollout(1, 0, 0, 0, [1], outcome="judge_timeout", kind=kind) for kind in ("base", "eval")]
+    assert responses_of(failed).graded.tolist() == [False, True], "of evaluations it is not solved (judges.md)"
 
 
 def test_steps_of_a_large_run_are_the_ends_and_one_of_each_part_between():

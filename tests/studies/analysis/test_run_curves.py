@@ -51,6 +51,8 @@ def test_wasted_tokens_are_those_in_no_loss_each_counted_once_in_several_epochs(
     for found in (once, twice):
         np.testing.assert_allclose(found.training["wasted_tokens"].values, [0.6, 0.4])
         assert found.final("wasted_tokens") == pytest.approx(0.4)
+    replayed = run_curves(records({1: spending(100, loss=120) | {"replay/trained_tokens": 40}}))
+    assert replayed.final("wasted_tokens") == pytest.approx(0.2), "of those that were sampled in the run's steps"
 
 
 def test_values_that_are_not_finite_and_steps_without_a_metric_are_passed_over(curves):

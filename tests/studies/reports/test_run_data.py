@@ -15,12 +15,14 @@ from fr3e_jax.runs.rollout_store import write_rollouts
 from fr3e_jax.studies.analysis.figure import Figure, Series, TextTable
 from fr3e_jax.studies.analysis.run_groups import default_settings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
-from fr3e_jax.studies.reports.held_out_problems import held_out_problems
+from fr3e_jax.studies.reports.held_out_problems import _change_error, held_out_problems
 from fr3e_jax.studies.reports.list_items import entitle
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly
 from fr3e_jax.studies.reports.rollout_trees import (
     DECIMALS,
     STRATA,
+    Training,
+    fork_values,
     prompt_summary,
     prompt_tree,
     stratum,
@@ -132,6 +134,27 @@ def test_summary_of_a_prompt_counts_changes_and_flips_of_values(made_up):
     # 0.25, 0.375, 0: no value is on the other side of one half.
     lower = [dataclasses.replace(record, value=0.375) if record.state == 1 else record for record in records]
     assert (prompt_summary(lower)["delta"], prompt_summary(lower)["flips"]) == (0.375, 0)
+
+
+def test_states_that_are_explored_and_visited_in_one_step_stay_apart(made_up):
+    """Both kinds number their states from 1."""
+    record = next(record for record in made_up[1].values() if record.kind == "state" and record.step == 1)
+    explored, visited = (
+        dataclasses.replace(record, id=f"{record.parent}/{state}/0", state=1, fork=2, value=value)
+        for state, value in (("1", 0.25), ("1/1", 0.75))
+    )
+    assert prompt_summary([explored, visited])["states"] == 2
+    assert fork_values([explored, visited]) == {record.parent: {2: 0.5}}
+
+
+def test_rollouts_that_do_not_train_say_why(made_up):
+    base = next(record for record in made_up[1].values() if record.kind == "base")
+    state = dataclasses.replace(base, kind="state", kept=False, advantage=None)
+    assert Training(train_states=False).of_rollout(state) == "no" and Training().of_rollout(state) == "equal"
+    kept, left = (dataclasses.replace(base, kept=kept, advantage=None) for kept in (True, False))
+    assert [Training(selected=True).of_rollout(record) for record in (kept, left)] == ["yes", "unselected"]
+    tree = prompt_tree([dataclasses.replace(base, advantage=0.0)], 100, str, training=Training(has_advantages=False))
+    assert tree["advantage"] == [None] and tree["trained"] == ["yes"], "the update made others"
 
 
 def test_strata_name_the_rarest_kind_that_fits(made_up):
@@ -292,4 +315,9 @@ def test_the_error_of_a_change_is_that_of_the_same_problems(tmp_path):
     changes = [(row[1] + row[2]) / 2 for row in after]
     assert table["change_error"] == {"greedy": 0.0, "avg": pytest.approx(np.std(changes, ddof=1) / np.sqrt(20))}
     assert [problem["since"] for problem in table["problems"]] == [2] * 20
+    graded = {  # partly right, of two sets, one without samples: set -> rewards before and after
+        ("set", n): {0: {0: 0.5, 1: 0.25}, 2: {0: 0.5, 1: 0.25 + n % 3 / 10}} for n in range(20)
+    } | {("greedy", n): {0: {0: 0.5}, 2: {0: 0.5 + n % 2 / 10}} for n in range(10)}
+    errors = [np.std([n % d / 10 for n in range(m)], ddof=1) / np.sqrt(m) for d, m in ((3, 20), (2, 10))]
+    assert _change_error(graded, 0, 2) == pytest.approx({"greedy": errors[1] / 2, "avg": np.hypot(*errors) / 2})
     assert table["sentences"][0]["text"] == "learned, by the greedy answer: 20 problems (20 since step 2)"

@@ -8,7 +8,7 @@ const GROUP_HEAD = 20;
 function groupsOf(of, parent) {
   const isKept = of.byId.get(parent)?.isKept;
   const branches = of.rollouts.filter((rollout) => rollout.parent === parent && parent !== null);
-  const states = [...Map.groupBy(branches, ({state}) => state).values()];
+  const states = [...Map.groupBy(branches, ({id}) => id.slice(0, id.lastIndexOf('/'))).values()];
   const groups = states.map((rollouts) => {
     const [{state: j, fork, value, delta, alpha}] = rollouts;
     return {j, fork, value, delta, alpha, rollouts, title: `S${subscript(j)}${isKept ? `, from token ${fork}` : ''}`};
