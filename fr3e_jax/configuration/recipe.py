@@ -11,7 +11,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from fr3e_jax.configuration.peer_names import instead, our_names
-from fr3e_jax.configuration.provenance import CONFIG_FILE
+from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE
 from fr3e_jax.configuration.settings import ConfigError, nearest_paths, sections, settings
 from fr3e_jax.shipped_files import find_recipe, recipe_names
 
@@ -59,7 +59,9 @@ def read_recipe(recipe: Path, including: tuple[Path, ...] = ()) -> list[Layer]:
             "begin from, 'include: demo'"
         )
     layers = [layer for name in included for layer in read_recipe(_included(recipe, name), (*including, recipe))]
-    return [*layers, Layer(str(recipe), {path: _beside(recipe, path, value) for path, value in values.items()})]
+    if not recipe.read_bytes().startswith(FIRST_LINE.encode()):  # a run's settings keep the paths of its start
+        values = {path: _beside(recipe, path, value) for path, value in values.items()}
+    return [*layers, Layer(str(recipe), values)]
 
 
 def _included(recipe: Path, name: str) -> Path:

@@ -189,6 +189,7 @@ class OngoingRun:
         step = self.last_finished["step"] if self.last_finished else self.state.step
         if step and self.opened.checkpoints.latest_step() != step:
             self.save()
+            self.opened.checkpoints.wait()  # what fails in the background is to be said before "is saved"
         saved = f"step {step} is saved" if step else "nothing was to be saved"
         return f"step {self.state.step} is given up, {saved}" if self.last_finished else saved
 

@@ -112,4 +112,6 @@ def open_state(opened: OpenedRun, ledger: TokenLedger) -> tuple[TrainingState, R
     state = TrainingState(learner=learner, ledger=ledger, prompts=prompts, kept_bases=kept_bases, replay=replay)
     if restored is not None:
         state.load_host_state(restored.host)
+        cap = config.rollout.max_response_tokens  # may be lower now: nothing could follow a longer base
+        kept_bases.bases = [base for base in kept_bases.bases if len(base.token_ids) <= cap]
     return state, restored

@@ -7,6 +7,7 @@ full batch (`fr3e_jax.loop.collection.collect`) -> mini-batch updates -> metrics
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration.schema import Config, KlConfig
@@ -85,7 +86,7 @@ def train(
       callbacks: are told what happens.
     """
     if run_dir is not None:
-        config.runtime.run_dir = str(run_dir)
+        config = replace(config, runtime=replace(config.runtime, run_dir=str(run_dir)))  # the caller's stays
     ledger = TokenLedger()
     say("opening the model, its data and the verifier", config.runtime.console)
     session = open_session(config, task, keeps_routes=True)

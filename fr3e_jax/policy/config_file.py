@@ -241,10 +241,12 @@ def _typed(value: float, default: float | None) -> int | float | None:
 
 
 def retyped(config: dict[str, Any], architecture: Architecture, dtype: str) -> dict[str, Any]:
-    """``config`` of the same network with its weights stored as ``dtype``; all other fields stay."""
+    """``config`` of the same network with its weights stored as ``dtype`` and its positions; all other fields stay."""
     # transformers 4 reads torch_dtype and the rotary embedding at the top, 5 also dtype and rope_parameters.
     named = {"torch_dtype": dtype} | ({"dtype": dtype} if "dtype" in config else {})
     a = architecture
+    if from_hf_config(config).max_position_embeddings != a.max_position_embeddings:
+        named["max_position_embeddings"] = a.max_position_embeddings
     return config | named | written_rope(a.rope_theta, a.rope_scaling, a.local_rope_theta)
 
 

@@ -44,10 +44,16 @@ class FrozenBase:
         return Adapted(self.params(), adapters)
 
 
-def merged_as_stored(base: FrozenBase) -> Program:
-    """The program that merges base and adapters into a network of the base's types and layout."""
-    return Program(partial(_merged_as_stored, base.scale), out_shardings=base.shardings)
+def merged_as_stored(base: FrozenBase, dtype: str = "") -> Program:
+    """The program that merges base and adapters into a network of the base's layout.
+
+    ``dtype``: of merged weights; empty: that of the base, as all others have.
+    """
+    return Program(partial(_merged_as_stored, base.scale, dtype), out_shardings=base.shardings)
 
 
-def _merged_as_stored(scale: float, params: Adapted) -> Params:
-    return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), merged(scale, params), params.base)
+def _merged_as_stored(scale: float, dtype: str, params: Adapted) -> Params:
+    def typed(leaf: jax.Array, like: jax.Array) -> jax.Array:
+        return leaf.astype(dtype if dtype and leaf.dtype != like.dtype else like.dtype)
+
+    return jax.tree.map(typed, merged(scale, params), params.base)

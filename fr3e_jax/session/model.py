@@ -165,9 +165,12 @@ class Model:
             return starting_weights(config.model, config.seed, self.architecture, *layout)
         return starting_adapters(config.model.lora.path, config.seed, self.architecture, self.lora, *layout)
 
-    def whole(self, params: Params) -> Params:
-        """All weights of the network, with the adapters in ``params`` merged into their base, in the base's type."""
-        return params if self.base is None else merged_as_stored(self.base)(self.base.below(params))
+    def whole(self, params: Params, dtype: str = "") -> Params:
+        """All weights of the network, with the adapters in ``params`` merged into their base.
+
+        ``dtype``: see `merged_as_stored`.
+        """
+        return params if self.base is None else merged_as_stored(self.base, dtype)(self.base.below(params))
 
     def base_fingerprint(self) -> str:
         """A hash of the weights below the adapters; "" without adapters."""

@@ -119,6 +119,9 @@ def updated_copy(folder: Path, files: Mapping[str, FileState] | None = None) -> 
         record = CopyRecord(folder)
         for name in record.files.keys() - files.keys() if files is not None else ():
             (folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty; an empty folder of a checkpoint would count as one
+                for parent in Path(name).parents[:-1]:
+                    (folder / parent).rmdir()
             del record.files[name]
         record.write()
         yield

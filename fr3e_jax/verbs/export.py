@@ -106,7 +106,8 @@ def export_run(
                 save_adapters(filled, architecture, policy.lora, params, **where)
                 (filled / CARD).write_text(card, encoding="utf-8")
         else:
-            write_model(directory, architecture, policy.whole(params), codec, model.path, record, card=card)
+            whole = policy.whole(params, "" if record["dtype"] == "bfloat16" else "float32")  # rounded once, if at all
+            write_model(directory, architecture, whole, codec, model.path, record, card=card)
     size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())
     print(f"step {step} of {run_dir} as {record['dtype']}: {directory} ({size / 1e6:,.1f} MB)")
     return 0

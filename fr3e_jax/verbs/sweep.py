@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     shown = varied or list(runs[0].settings)
     if former:
         take_over(former, runs)
-        done = sum(run.exit_code == 0 for run in runs)
+        done = sum(run.is_finished for run in runs)
         print(f"going on with {folder}: {done} of {len(runs)} runs are finished (--new begins another sweep)")
     else:
         folder.mkdir(parents=True)
@@ -95,14 +95,14 @@ def run(arguments: argparse.Namespace) -> int:
         print_end(run, runs, shown)
 
     write_record(folder, recipe, verb, runs, running=True)
-    unfinished = [run for run in runs if run.exit_code != 0]
+    unfinished = [run for run in runs if not run.is_finished]
     completed = execute(unfinished, arguments.jobs, ended, arguments.hours * 3600)
     write_record(folder, recipe, verb, runs, running=False)
     print_table(runs, shown)
     print(f"{folder / 'sweep.json'} has all results; each run's output is in its log file.")
     if not completed:
         print("the same command goes on with this sweep")
-    return 0 if completed and all(run.exit_code == 0 for run in runs) else 1
+    return 0 if completed and all(run.is_finished for run in runs) else 1
 
 
 def _checked(combinations: Sequence[dict[str, str]], verb: str) -> Iterator[Config]:

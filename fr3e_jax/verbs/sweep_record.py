@@ -43,7 +43,7 @@ def unfinished_sweep(output_dir: str, name: str, recipe: str, verb: str, combina
         recorded = [{key: value for key, value in run.settings.items() if key != RECIPE} for run in record["runs"]]
         if recorded != expected or [run.command[4:5] for run in record["runs"]] != [[axis] for axis in recipes]:
             continue
-        if all(run.exit_code == 0 for run in record["runs"]):
+        if all(run.is_finished for run in record["runs"]):
             return None
         if _alive(record.get("process"), record.get("host")):
             raise ConfigError(
@@ -57,7 +57,7 @@ def take_over(folder: Path, runs: list[Run]) -> None:
     """Take what the runs of an earlier process have done; those that did not succeed go on where they were."""
     record = _read(folder)
     for run, former in zip(runs, record["runs"] if record else [], strict=True):
-        if former.exit_code == 0:
+        if former.is_finished:
             run.exit_code, run.seconds, run.summary = 0, former.seconds, former.summary
         run.command.append("--continue")
 

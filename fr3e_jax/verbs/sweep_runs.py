@@ -30,6 +30,11 @@ class Run:
     seconds: float | None = None
     summary: Summary | None = None
 
+    @property
+    def is_finished(self) -> bool:
+        """It has spent its budget. A run that is told to stop ends with 0 as well, and writes no summary."""
+        return self.exit_code == 0 and self.summary is not None
+
 
 def as_overrides(settings: dict[str, str]) -> list[str]:
     """The settings for the command line, without the name of the recipe."""

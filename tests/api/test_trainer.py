@@ -133,8 +133,9 @@ def test_a_callback_stops_a_run_and_the_run_goes_on_as_if_uninterrupted(recipe):
     whole = fr3e.Trainer(recipe, **given).train()
     stopped = fr3e.Trainer(recipe, callbacks=[Diary(stop_after=1)], **given).train()
     assert stopped.state == "stopped" and len(stopped.history) == 1
-    resumed = fr3e.Trainer(recipe, **given).train(resume=stopped.run_dir)
-    assert resumed.state == "finished"
+    trainer = fr3e.Trainer(recipe, **given)
+    resumed = trainer.train(resume=stopped.run_dir)
+    assert resumed.state == "finished" and trainer.train().run_dir != resumed.run_dir, "no resume, another run"
     same = ("reward/mean", "entropy/mean", "loss/policy", "tokens/sampled_tokens")
     for one, other in zip(whole.history, resumed.history, strict=True):
         assert {name: one[name] for name in same} == {name: other[name] for name in same}

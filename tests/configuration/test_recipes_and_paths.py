@@ -8,6 +8,7 @@ import pytest
 from fr3e_jax import shipped_files
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.configuration.provenance import save_config
 
 
 def test_a_recipe_is_found_by_its_name_from_any_folder(tmp_path, monkeypatch):
@@ -62,3 +63,12 @@ def test_shipped_files_are_found_from_any_folder(tmp_path, monkeypatch):
     assert shipped_files.existing("warm_starts/nothing").as_posix() == "warm_starts/nothing"
     (tmp_path / "warm_starts" / "order").mkdir(parents=True)
     assert shipped_files.existing("warm_starts/order").as_posix() == "warm_starts/order"
+
+
+def test_paths_in_the_settings_of_a_run_are_those_of_its_start(tmp_path, monkeypatch):
+    """``fr3e sft`` leaves its own ``model`` beside them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    config = load_config("demo", ["model.path=model"], training=False)
+    save_config(config, tmp_path / "run", platform="cpu", device_kind="cpu")
+    assert load_config(tmp_path / "run" / "config.yaml", training=False).model.path == "model"

@@ -114,6 +114,15 @@ def test_adapters_in_float32_on_a_base_in_bfloat16_are_sampled_without_a_gap(ada
     assert {leaf.dtype.name for leaf in base} == {"bfloat16"}
     arrays, _ = newest(tmp_path / "run", session)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(arrays["params"])} == {"float32"}
+    saved = load_config(tmp_path / "run" / "config.yaml", training=False)
+    assert export_run(saved, tmp_path / "run", tmp_path / "exported", dtype="float32") == 0
+    float32 = jax.tree.map(lambda x: x.update(dtype=np.float32), session.model.base.abstract)
+    found = load_params(tmp_path / "exported", session.model.architecture, float32)
+    of_base = flatten_arrays(session.model.base.params())
+    for kernel, adapter in adapter_pairs(Adapted(found, arrays["params"])):
+        name = next(name for name, leaf in flatten_arrays(found).items() if leaf is kernel)
+        expected = np.float64(of_base[name]) + 2.0 * np.float64(adapter["a"]) @ np.float64(adapter["b"])
+        np.testing.assert_allclose(kernel, expected, rtol=1e-6, atol=1e-7, err_msg="rounded to the base's type")
 
 
 def test_the_export_is_the_base_with_its_adapters_merged(adapted):

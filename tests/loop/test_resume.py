@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from method_settings import RETURNS
 from run_comparison import assert_same_run, reader, without_clocks
 from stops import nth, run_with_stops
 
@@ -80,6 +81,23 @@ def test_replayed_successes_and_success_rates_are_part_of_a_checkpoint(tmp_path,
     assert steps[-1]["replay/asked"] > 0 and steps[-1]["logprob_gap/max"] < 1e-5, "of fresh rollouts alone"
     assert steps[-1]["sampler_ratio/carried"] > 0.001, "old log-probs are not those of now"
     assert any(record.get("prompts/most_rollouts", 0) > 4 for record in steps), "more than rollouts_per_prompt"
+
+
+@pytest.mark.slow
+def test_kept_bases_beyond_a_lower_cap_leave(tmp_path, tiny_run):
+    settings = RETURNS | {
+        "training__surplus": "drop",
+        "training__batch_rollouts": 6,
+        "training__mini_batch_rollouts": 4,
+    }
+    settings |= {"returns__size": 40, "returns__failures": True, "rollout__reject_degenerate": False, "seed": 1}
+    settings |= {"rollout__prompts_per_round": 2, "evaluation__start": False, "evaluation__every": 0}
+    assert train(tiny_run.config(**settings, evaluation__end=False, training__max_steps=4), tmp_path / "run") == 0
+    with reader(tmp_path / "run") as checkpoints:
+        bases = checkpoints.host_state(4)["kept_bases"]["bases"]
+    assert any(len(base["token_ids"]) > 4 for base in bases)
+    settings |= {"rollout__max_response_tokens": 4, "evaluation__end": False, "training__max_steps": 10}
+    assert train(tiny_run.config(**settings), tmp_path / "run", resume=True) == 0
 
 
 def test_sigterm_in_the_last_step_does_not_wait_for_the_last_evaluation(tmp_path, tiny_run, monkeypatch):

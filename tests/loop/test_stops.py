@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,7 +16,7 @@ from stops import Watched, after_update, nth, run_with_stops
 
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.train import train
-from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.session.session import open_session
 from fr3e_jax.tools.environment import Episode
@@ -148,3 +149,25 @@ def test_a_second_signal_ends_a_stop_at_once_and_the_checkpoint_before_it_counts
         assert checkpoints.all_steps() == [1]
     assert train(config, path, resume=True) == 0
     assert_same_run(path, tmp_path / "whole", open_session(config))
+
+
+def test_a_stop_whose_save_fails_in_the_background_is_a_failure(tmp_path, tiny_run, monkeypatch, capsys):
+    """As on a disk that fills up: nothing is said to be saved that is not."""
+    saved, save = [], Checkpointer.save
+
+    def save_and_note(self, *arguments, **options):
+        save(self, *arguments, **options)
+        saved.append(self)
+
+    def wait(self):
+        if saved:
+            raise CheckpointFailed("saving the last checkpoint in the background failed: No space left on device")
+
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        Watched(patch, after_update("first_return", 1))
+        patch.setattr(Checkpointer, "save", save_and_note)
+        patch.setattr(Checkpointer, "wait", wait)
+        assert train(tiny_run.config(**PLAIN, checkpoint__every=9, runtime__console="plain"), path) == 1
+    assert saved and "No space left" in capsys.readouterr().err
+    assert json.loads((path / "status.json").read_text())["state"] == "failed"

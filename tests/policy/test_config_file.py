@@ -374,6 +374,8 @@ def test_retyped_config_changes_only_the_type_of_the_weights():
     changed = retyped(moved, from_hf_config(moved), "float16")
     assert changed == moved | {"dtype": "float16", "torch_dtype": "float16", "rope_theta": 1e6}
     assert from_hf_config(changed) == from_hf_config(moved)
+    longer = dataclasses.replace(from_hf_config(moved), max_position_embeddings=99_999)  # a setting of the run
+    assert from_hf_config(retyped(moved, longer, "float16")) == longer
 
 
 @pytest.mark.parametrize(

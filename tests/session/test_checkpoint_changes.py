@@ -73,6 +73,13 @@ def test_another_seed_is_refused_without_allow_changes(copied, capsys):
     assert main([*command[:4], "seed=4"]) == 2, "the permission was for one command"
 
 
+def test_another_number_of_training_problems_is_refused(copied, tiny_run):
+    """Stored successes and kept bases would be paired with other problems: the stream has another order."""
+    config = tiny_run.config(data__train_problems=7, training__max_steps=5)
+    with pytest.raises(ConfigError, match="data.train_problems: 0 in the checkpoint, 7 now"):
+        train(config, copied, resume=True)
+
+
 def test_other_training_data_are_refused(copied, tiny_run, monkeypatch):
     config = tiny_run.config(data__task=f"{tiny_run.task}:Diverging", training__max_steps=5)
     monkeypatch.setenv("FR3E_TEST_DIVERGE", "1")

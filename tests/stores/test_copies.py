@@ -41,6 +41,15 @@ def test_a_model_is_fetched_once_and_again_where_it_changes(store, asked):
     assert not (fetched_folder(address) / "config.json").exists()
 
 
+def test_a_folder_whose_files_have_gone_goes_too(store):
+    """An empty folder in ``checkpoints`` would count as one."""
+    store.write("run/checkpoints/100/a", b"1")
+    store.write("run/config.yaml", b"")
+    folder = fetched_folder(f"{store.address}/run")
+    store.delete(["run/checkpoints/100/a"])
+    assert fetched_folder(f"{store.address}/run") == folder and not (folder / "checkpoints").exists()
+
+
 def test_a_model_that_is_not_there_names_setting_and_address(store):
     with pytest.raises(FileNotFoundError, match=f"model.path: {store.address}/none holds nothing"):
         model_directory(f"{store.address}/none")

@@ -28,6 +28,8 @@ if settings["seed"] == "1":
 if settings["seed"] == "9":
     os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(600)
+if settings["seed"] == "8":
+    sys.exit(0)  # it was told to stop, and has saved
 summary = {{"sampled_tokens": 1000 + int(settings["seed"]), "before": {{"avg@16": 0.25}}, "after": {{"avg@16": 0.5}}}}
 pathlib.Path(settings["runtime.run_dir"], "summary.json").write_text(json.dumps(summary))
 """
@@ -190,6 +192,14 @@ def test_the_same_command_goes_on_with_a_sweep_that_has_not_succeeded(recipe, st
     log = (folder / "001-seed=1" / "log.txt").read_text()
     assert log.startswith("earlier\n") and "'--continue'" in log
     assert record["runs"][0]["summary"] == first["runs"][0]["summary"]
+
+
+def test_a_stopped_run_is_not_a_finished_one(recipe, stand_in, capsys):
+    assert main(["sweep", recipe, "seed=0,8"]) == 1
+    folder, _ = written(recipe)
+    capsys.readouterr()
+    assert main(["sweep", recipe, "seed=0,8"]) == 1
+    assert written(recipe)[0] == folder and "1 of 2 runs are finished" in capsys.readouterr().out
 
 
 def test_a_whole_sweep_another_sweep_and_a_new_one_have_folders_of_their_own(recipe, stand_in, monkeypatch):

@@ -41,7 +41,8 @@ def sft(config: Config, run_dir: Place | None = None, resume: bool = False) -> i
     At the end the model is written as a Hugging Face directory that ``model.path`` can name.
     """
     if run_dir is not None:
-        config.runtime.run_dir = str(run_dir)
+        runtime = dataclasses.replace(config.runtime, run_dir=str(run_dir))
+        config = dataclasses.replace(config, runtime=runtime)  # the caller's stays
     if config.sft.start == "random":
         if config.model.lora.rank or config.model.lora.path:
             raise ConfigError(

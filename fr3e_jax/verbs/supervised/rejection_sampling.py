@@ -48,7 +48,8 @@ def rft(config: Config, run_dir: Place | None = None, resume: bool = False) -> i
             "and an episode has neither an answer nor a verifier; train with fr3e train, or set environment.kind=none"
         )
     if run_dir is not None:
-        config.runtime.run_dir = str(run_dir)
+        runtime = dataclasses.replace(config.runtime, run_dir=str(run_dir))
+        config = dataclasses.replace(config, runtime=runtime)  # the caller's stays
     ledger = TokenLedger()
     say("opening the model, its data and the verifier", config.runtime.console)
     session = open_session(config)
