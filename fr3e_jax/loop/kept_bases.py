@@ -97,7 +97,7 @@ class KeptBases:
         prompts waste, and at most ``returns.max_share``. There are no such rounds below `LEAST_SHARE`, and none
         while every base has had its `VISITS_PER_ROUND`.
         """
-        if self.wasted_share < LEAST_SHARE:
+        if not self.settings.size or self.wasted_share < LEAST_SHARE:  # a resume may turn returns off
             return False
         share = min(self.settings.max_share, self.wasted_share)
         sampled = self.fresh_tokens + self.returned_tokens

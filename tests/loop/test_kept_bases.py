@@ -132,6 +132,7 @@ def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returni
     assert with_settings(kept_bases, max_share=0.6).due() is False
     kept_bases.wasted_share = 1.0
     assert with_settings(kept_bases, max_share=0.6).due()
+    assert not with_settings(kept_bases, max_share=0.6, size=0).due(), "a resume may turn returns off"
     kept_bases.returned_tokens = 0.0
     kept_bases.wasted_share = LEAST_SHARE - 0.01
     assert not kept_bases.due(), "plain rollouts do while few prompts are hard"
