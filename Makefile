@@ -14,8 +14,8 @@ PARITY := .venv-parity
 DOCS := .venv-docs
 
 # The last line of the demo: configs/experiments/order_9/grpo.yaml (docs/users/results.md).
-GRPO_BESIDE_IT := For comparison, GRPO++ with the same start ends at avg@16 9 to 12 % after as many sampled tokens (five seeds), \
-	and at 19 to 24 % after as many CPU seconds, with 3.3 million tokens (three seeds).
+GRPO_BESIDE_IT := For comparison, GRPO++ with the same start ends at avg@16 8 to 11 % after as many sampled tokens (five seeds), \
+	and at 14 to 20 % after about as many CPU seconds, with 2.4 million tokens (five seeds).
 
 .PHONY: demo real-model test test-slow test-campaign test-long test-8 test-gpu test-optimised test-parity test-plan libtpu cuda-plan lint types docs lock
 

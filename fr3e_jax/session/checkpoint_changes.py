@@ -18,16 +18,8 @@ from fr3e_jax.runs.run_directory import RunDirectory
 
 READ_BYTES = 200_000_000  # of compressed rollouts, the newest; earlier files only have to be there
 MUST_AGREE = (
-    *(
-        "seed",
-        "data.seed",
-        "data.weights",
-        "data.train_problems",
-        "training data",
-        "demonstrations",
-        "held-out data",
-        "tokenizer",
-    ),
+    *("seed", "data.seed", "data.weights", "data.train_problems"),
+    *("training data", "demonstrations", "held-out data", "tokenizer"),
     *("base weights", "teacher weights", "network"),
 )
 """Settings, data and networks that change which prompts, tokens and noise follow, or which scores are compared."""

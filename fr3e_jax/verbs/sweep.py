@@ -100,9 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
     write_record(folder, recipe, verb, runs, running=False)
     print_table(runs, shown)
     print(f"{folder / 'sweep.json'} has all results; each run's output is in its log file.")
-    if not completed:
-        print("the same command goes on with this sweep")
-    return 0 if completed and all(run.is_finished for run in runs) else 1
+    if completed and all(run.is_finished for run in runs):
+        return 0
+    print("the same command goes on with this sweep")
+    return 1
 
 
 def _checked(combinations: Sequence[dict[str, str]], verb: str) -> Iterator[Config]:

@@ -15,7 +15,8 @@ def print_end(run: Run, runs: Sequence[Run], shown: Sequence[str]) -> None:
     """Print a line about a run that has ended; ``shown``: the settings that tell the runs apart."""
     varied = {key: value for key, value in run.settings.items() if key in shown}
     settings = " ".join([*([Path(varied[RECIPE]).stem] if RECIPE in varied else []), *as_overrides(varied)])
-    log = "" if run.exit_code == 0 else f"; see {run.log}"
+    stopped = ", stopped" if run.exit_code == 0 and not run.is_finished else ""
+    log = "" if run.is_finished else f"{stopped}; see {run.log}"
     position = f"[{runs.index(run) + 1}/{len(runs)}]"
     TableConsole().print(f"{position} {settings}: exit {run.exit_code} after {run.seconds} s{log}", soft_wrap=True)
 

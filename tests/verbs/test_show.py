@@ -3,9 +3,12 @@
 import shutil
 
 import pytest
+from analysed_runs import made_up_run, rollout
 
 from fr3e_jax.cli import main
+from fr3e_jax.configuration import Config
 from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.studies.analysis.catalogue import findings
 from fr3e_jax.studies.analysis.verdicts import answer_reader
 from fr3e_jax.verbs.show import prompt_lines
 
@@ -86,3 +89,34 @@ def test_a_response_that_is_not_right_says_its_answer_and_the_reason(finished_ru
     assert "[no answer in the place" in "".join(prompt_lines([record], None, answer_reader({})))
     record.outcome = "right"
     assert "[" not in "".join(prompt_lines([record], None, answer_reader({})))
+
+
+def test_states_of_a_visit_have_a_line_of_their_own():
+    """Explored states of a base have the same numbers."""
+    states = [
+        rollout(1, 0, 0, True, [6, 1], kind="state", id=f"1/0/0/{state}/0", parent="1/0/0", state=1, fork=fork)
+        for state, fork in (("1", 2), ("1/1", 3))
+    ]
+    text = "\n".join(prompt_lines([rollout(1, 0, 0, True, [6, 7, 8, 1]), *states], None, str))
+    assert "S_1 after 2 tokens" in text and "S_1 after 3 tokens" in text
+
+
+REPLACED = [
+    {"advantage.base_estimator": "gae"},
+    {"advantage.normalise_batch": True},
+    {"kl.place": "reward", "kl.coefficient": 0.1},
+    {"teacher.path": "model", "teacher.place": "advantage"},
+    {"teacher.path": "model", "teacher.alone": True},
+]
+
+
+@pytest.mark.parametrize("settings", [{}, {"kl.place": "reward", "kl.coefficient": 0.0}, *REPLACED])
+def test_advantages_that_the_update_replaces_are_not_shown(show, tmp_path, settings):
+    config = Config(name="small")
+    for path, value in settings.items():
+        section, name = path.split(".")
+        setattr(getattr(config, section), name, value)
+    run = made_up_run(tmp_path / "run", rollouts=[rollout(1, 0, 0, True, [6, 1], advantage=0.25)], config=config)
+    assert run.has_advantages == (settings not in REPLACED)
+    assert ("+0.25" in show(tmp_path / "run")[1]) == run.has_advantages
+    assert bool([*findings(run, only=["advantages_over_steps"])]) == run.has_advantages

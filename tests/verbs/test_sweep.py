@@ -197,7 +197,8 @@ def test_the_same_command_goes_on_with_a_sweep_that_has_not_succeeded(recipe, st
 def test_a_stopped_run_is_not_a_finished_one(recipe, stand_in, capsys):
     assert main(["sweep", recipe, "seed=0,8"]) == 1
     folder, _ = written(recipe)
-    capsys.readouterr()
+    said = capsys.readouterr().out
+    assert ", stopped; see" in said and "the same command goes on" in said
     assert main(["sweep", recipe, "seed=0,8"]) == 1
     assert written(recipe)[0] == folder and "1 of 2 runs are finished" in capsys.readouterr().out
 

@@ -111,7 +111,8 @@ def run_curves(records: Sequence[Mapping[str, Any]], *, epochs: int = 1) -> RunC
 
     Tokens are wasted if they entered no policy loss: those of rejected prompts, of base rollouts that do not train, of
     dropped surplus, and those that still wait to train. `WASTED` is their share of all tokens sampled so far,
-    1 − Σ loss_tokens / (epochs · Σ sampled_tokens). A token trains once an epoch at most, so none counts twice.
+    1 − Σ loss_tokens / (epochs · Σ sampled_tokens), with the first sum over tokens that are not replayed. Such a token
+    trains once an epoch at most, so none counts twice.
     """
     training = {int(record["step"]): record for record in records if record.get("kind") == "train"}
     evaluated = {int(record["step"]): record for record in records if record.get("kind") == "eval"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,14 @@ TEXT_BYTES = 1.5
 """What the text of a token takes, embedded, by experience; with its log-prob and entropy it is about four."""
 
 
+class HeldOutAnswer(NamedTuple):
+    """A response to a held-out problem: the greedy answer is sample 0."""
+
+    sample: int
+    right: bool
+    reward: float
+
+
 def held_out_problems(
     run: StoredRun, limits: PageLimits, used_ids: set[int]
 ) -> tuple[dict[str, Any] | None, list[str]]:
@@ -38,8 +46,7 @@ def held_out_problems(
     """
     sizes = run.stored_bytes("eval")
     steps = evenly(drawn_steps(sizes, limits.read_bytes // 4, limits.seed), limits.evaluations)
-    results: dict[Problem, dict[int, list[tuple[int, bool]]]] = {}
-    rewards: dict[Problem, dict[int, dict[int, float]]] = {}
+    results: dict[Problem, dict[int, list[HeldOutAnswer]]] = {}
     first: dict[Problem, dict[str, str]] = {}
     question = question_finder(run.settings, run.codec)
     tokens: dict[Problem, int] = {}
@@ -57,8 +64,9 @@ def held_out_problems(
         if record.step == steps[-1] and record.outcome not in (None, "right"):
             reasons[reason(record, answer_of(record, read))] += 1
         tokens[key] = tokens.get(key, 0) + len(record.token_ids)
-        results.setdefault(key, {}).setdefault(record.step, []).append((record.base, record.outcome == "right"))
-        rewards.setdefault(key, {}).setdefault(record.step, {})[record.base] = record.reward
+        results.setdefault(key, {}).setdefault(record.step, []).append(
+            HeldOutAnswer(record.base, record.outcome == "right", record.reward)
+        )
     if not results:
         return None, []
     courses = {key: _course(rows) for key, rows in results.items()}
@@ -93,7 +101,7 @@ def held_out_problems(
         "problems": entitle([problem | held_out_item(problem) for problem in problems]),
         "stored_problems": len(order),
         "sentence": _sentence(problems, len(order), steps, len(sizes), bare),
-        "change_error": _change_error(rewards, steps[0], steps[-1]),
+        "change_error": _change_error(results, steps[0], steps[-1]),
         "sentences": held_out_sentences(list(since.values()), list(courses.values()), words, reasons),
     }
     return table, list(chunks.values())
@@ -152,50 +160,53 @@ def _chunks(
     return chunks, bare
 
 
-def _greedy(answers: list[tuple[int, bool]]) -> bool | None:
-    return next((right for sample, right in answers if sample == 0), None)
+def _greedy(answers: list[HeldOutAnswer]) -> bool | None:
+    return next((answer.right for answer in answers if not answer.sample), None)
 
 
 def _change_error(
-    rewards: Mapping[Problem, Mapping[int, Mapping[int, float]]], first: int, last: int
+    results: Mapping[Problem, Mapping[int, list[HeldOutAnswer]]], first: int, last: int
 ) -> dict[str, float] | None:
     """The standard errors of the changes of ``avg`` and ``greedy`` between two evaluations of the same problems.
 
-    Both are means over sets of rewards: ``avg`` of samples, or of the greedy answer in a set without samples.
-    ``rewards``: problem → step → sample → reward.
+    Both are means over sets of rewards: ``avg`` of samples, or of the greedy answer in a set without samples. A set of
+    one problem says nothing of its error, which is infinite then.
     """
-    both = {key: rows for key, rows in rewards.items() if first in rows and last in rows}
+    both = {key: rows for key, rows in results.items() if first in rows and last in rows}
     if len(both) < FEWEST_PAIRS or first == last:
         return None
 
-    def error(score: Callable[[Mapping[int, float]], float]) -> float:
+    def error(score: Callable[[list[HeldOutAnswer]], float]) -> float:
         changes: dict[str, list[float]] = {}
         for (benchmark, _), rows in both.items():
             changes.setdefault(benchmark, []).append(score(rows[last]) - score(rows[first]))
         variances = [np.var(of_set, ddof=1) / len(of_set) if len(of_set) > 1 else np.inf for of_set in changes.values()]
         return float(np.sqrt(sum(variances)) / len(changes))
 
-    def sampled(answers: Mapping[int, float]) -> float:
-        return float(np.mean([reward for sample, reward in answers.items() if sample] or [answers.get(0, 0.0)]))
+    def greedy(answers: list[HeldOutAnswer]) -> float:
+        return next((answer.reward for answer in answers if not answer.sample), 0.0)
 
-    return {"greedy": error(lambda answers: answers.get(0, 0.0)), "avg": error(sampled)}
+    def sampled(answers: list[HeldOutAnswer]) -> float:
+        return float(np.mean([answer.reward for answer in answers if answer.sample] or [greedy(answers)]))
+
+    return {"greedy": error(greedy), "avg": error(sampled)}
 
 
-def _greedy_answers(by_step: dict[int, list[tuple[int, bool]]]) -> dict[int, bool]:
+def _greedy_answers(by_step: dict[int, list[HeldOutAnswer]]) -> dict[int, bool]:
     return {step: answer for step, rows in by_step.items() if (answer := _greedy(rows)) is not None}
 
 
-def _share_right(answers: list[tuple[int, bool]]) -> float:
-    return sum(right for _, right in answers) / len(answers)
+def _share_right(answers: list[HeldOutAnswer]) -> float:
+    return sum(answer.right for answer in answers) / len(answers)
 
 
-def _sampled_right(answers: list[tuple[int, bool]]) -> list[int]:
+def _sampled_right(answers: list[HeldOutAnswer]) -> list[int]:
     """[right, all] of the samples, the greedy answer not counted."""
-    sampled = [right for sample, right in answers if sample > 0]
+    sampled = [answer.right for answer in answers if answer.sample]
     return [sum(sampled), len(sampled)]
 
 
-def _course(by_step: dict[int, list[tuple[int, bool]]]) -> str:
+def _course(by_step: dict[int, list[HeldOutAnswer]]) -> str:
     right = [answer for _, answer in sorted(_greedy_answers(by_step).items())]
     if not right:
         return "changing"

@@ -176,7 +176,7 @@ def fork_values(records: Sequence[RolloutRecord]) -> dict[str, dict[int, float]]
             forks = states.setdefault(record.parent, {})
             base = by_id.get(record.parent)
             if base is not None and base.value is not None:
-                forks.setdefault(0, {})[record.parent] = base.value
+                forks.setdefault(0, {}).setdefault(f"{record.parent}/0", base.value)  # unless S_0 is sampled afresh
             forks.setdefault(record.fork, {})[record.state_id] = record.value
     return {
         parent: {fork: sum(values.values()) / len(values) for fork, values in sorted(forks.items())}

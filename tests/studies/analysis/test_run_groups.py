@@ -6,7 +6,8 @@ import pytest
 from made_up_runs import made_up_run, spending
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.studies.analysis.run_groups import collect, group_runs
+from fr3e_jax.configuration.provenance import PROVENANCE_FILE
+from fr3e_jax.studies.analysis.run_groups import collect, group_runs, read_run
 
 STEPS = {1: spending(10)}
 
@@ -140,3 +141,12 @@ def test_one_run_is_not_compared(tmp_path):
     with pytest.raises(ConfigError, match="sweep.json cannot be read"):
         (tmp_path / "sweep.json").write_text("{")
         collect([tmp_path])
+
+
+def test_tokens_of_rft_train_once_whatever_the_epochs_of_training(tmp_path):
+    path = made_up_run(tmp_path / "run", settings=["training.epochs=2"], training={1: spending(100, loss=20)})
+    wasted = lambda: read_run(path).curves.final("wasted_tokens")
+    assert wasted() == pytest.approx(0.9)
+    provenance = json.loads((path / PROVENANCE_FILE).read_text())
+    (path / PROVENANCE_FILE).write_text(json.dumps(provenance | {"verb": "rft"}))
+    assert wasted() == pytest.approx(0.8)

@@ -15,7 +15,7 @@ from fr3e_jax.runs.rollout_store import write_rollouts
 from fr3e_jax.studies.analysis.figure import Figure, Series, TextTable
 from fr3e_jax.studies.analysis.run_groups import default_settings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
-from fr3e_jax.studies.reports.held_out_problems import _change_error, held_out_problems
+from fr3e_jax.studies.reports.held_out_problems import HeldOutAnswer, _change_error, held_out_problems
 from fr3e_jax.studies.reports.list_items import entitle
 from fr3e_jax.studies.reports.page_limits import PageLimits, evenly
 from fr3e_jax.studies.reports.rollout_trees import (
@@ -145,6 +145,17 @@ def test_states_that_are_explored_and_visited_in_one_step_stay_apart(made_up):
     )
     assert prompt_summary([explored, visited])["states"] == 2
     assert fork_values([explored, visited]) == {record.parent: {2: 0.5}}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_value_of_a_fresh_first_state_is_its_own(made_up, order):
+    base = next(record for record in made_up[1].values() if record.kind == "base")
+    of_state = {"kind": "state", "parent": base.id, "advantage": None}
+    fresh = dataclasses.replace(base, id=f"{base.id}/0/0", state=0, fork=0, value=0.125, **of_state)
+    later = dataclasses.replace(base, id=f"{base.id}/1/0", state=1, fork=1, value=0.75, **of_state)
+    values = {base.id: {0: 0.125, 1: 0.75}}
+    assert fork_values([base, *[fresh, later][::order]]) == values and base.value != 0.125
+    assert fork_values([base, later]) == {base.id: {0: base.value, 1: 0.75}}
 
 
 def test_rollouts_that_do_not_train_say_why(made_up):
@@ -315,9 +326,10 @@ def test_the_error_of_a_change_is_that_of_the_same_problems(tmp_path):
     changes = [(row[1] + row[2]) / 2 for row in after]
     assert table["change_error"] == {"greedy": 0.0, "avg": pytest.approx(np.std(changes, ddof=1) / np.sqrt(20))}
     assert [problem["since"] for problem in table["problems"]] == [2] * 20
-    graded = {  # partly right, of two sets, one without samples: set -> rewards before and after
-        ("set", n): {0: {0: 0.5, 1: 0.25}, 2: {0: 0.5, 1: 0.25 + n % 3 / 10}} for n in range(20)
-    } | {("greedy", n): {0: {0: 0.5}, 2: {0: 0.5 + n % 2 / 10}} for n in range(10)}
+    answers = lambda *rewards: [HeldOutAnswer(sample, False, reward) for sample, reward in enumerate(rewards)]
+    graded = {  # partly right, of two sets, one without samples
+        ("set", n): {0: answers(0.5, 0.25), 2: answers(0.5, 0.25 + n % 3 / 10)} for n in range(20)
+    } | {("greedy", n): {0: answers(0.5), 2: answers(0.5 + n % 2 / 10)} for n in range(10)}
     errors = [np.std([n % d / 10 for n in range(m)], ddof=1) / np.sqrt(m) for d, m in ((3, 20), (2, 10))]
     assert _change_error(graded, 0, 2) == pytest.approx({"greedy": errors[1] / 2, "avg": np.hypot(*errors) / 2})
     assert table["sentences"][0]["text"] == "learned, by the greedy answer: 20 problems (20 since step 2)"
